@@ -306,11 +306,8 @@ def role_by_content(table: Table, name: str) -> str:
     types = [{*domain_types(text)} for text in texts]
     if 2 * types.count(set()) >= len(texts):
         return "antigen" if texts else ""
-    if 2 * types.count({"heavy"}) > len(texts):
-        return "heavy"
-    if 2 * types.count({"light"}) > len(texts):
-        return "light"
-    return "antibody"
+    most = [role for role in CHAIN_ROLES if 2 * types.count({role}) > len(texts)]
+    return most[0] if most else "antibody"
 
 
 def refuse_other_header(table: Table) -> None:

@@ -245,10 +245,7 @@ def parse_column(
 
 def _not_clean(texts: Sequence[object]) -> list[int]:
     """Find the texts that may not be one chain as they are written, by index."""
-    ascii_texts = []
-    for text in texts:
-        is_ascii = isinstance(text, str) and text.isascii()
-        ascii_texts.append(text if is_ascii else "")
+    ascii_texts = [x if isinstance(x, str) and x.isascii() else "" for x in texts]
     is_clean = have_motif(_PROTEIN, pa.array(ascii_texts, pa.large_string()))
     return np.flatnonzero(~is_clean).tolist()
 
@@ -824,9 +821,8 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
 
 def _with_short_chain(sequences: Sequence[Chains], least: int = SHORT) -> list[int]:
     """Find the sequences with a chain of fewer than `least` residues, but not empty."""
-    lengths = np.fromiter(map(len, chain.from_iterable(sequences)), np.int64)
-    chain_counts = [*map(len, sequences)]
-    sequence_of_chain = np.repeat(np.arange(len(sequences)), chain_counts)
-    is_short = (lengths > 0) & (lengths < least)
-    short: list[int] = np.unique(sequence_of_chain[is_short]).tolist()
+    short = []
+    for i, chains in enumerate(sequences):
+        if any(0 < len(residues) < least for residues in chains):
+            short.append(i)
     return short
