@@ -412,15 +412,11 @@ def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     entry = identity.digest()
     digest = load_cached(cache, entry)
     if digest is None:
-        digest = _hash_tensors(checkpoint)
+        with EncoderTensors(checkpoint) as tensors:
+            digests = [_hash_tensor(name, tensors.read[name]()) for name in sorted(tensors.read)]
+        digest = blake3(b"".join(digests)).digest(length=16)
         store_cached(cache, entry, digest)
     return digest.hex()
-
-
-def _hash_tensors(checkpoint: EncoderCheckpoint) -> bytes:
-    with EncoderTensors(checkpoint) as tensors:
-        digests = [_hash_tensor(name, tensors.read[name]()) for name in sorted(tensors.read)]
-    return blake3(b"".join(digests)).digest(length=16)
 
 
 def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
