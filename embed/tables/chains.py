@@ -31,6 +31,8 @@ from abag.core.messages import quoted
 # ---- variable domains of a string ----------------------------------------------------------------
 
 ChainName = Literal["heavy", "light"]
+CHAIN_ROLES: tuple[ChainName, ChainName] = ("heavy", "light")
+"""Roles that a user may leave empty: ``--column light=`` says that no column is the light chain."""
 StringForm = Literal["one chain", "no domain", "glued", "linker", "repeated"]
 """What a string was: one variable domain, none that is known, two without or with a linker, or the
 same heavy chain twice."""

@@ -17,6 +17,7 @@ from abag.core.errors import TableError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
+    CHAIN_ROLES,
     KINDS,
     LONG_RUN,
     REPLACED,
@@ -30,7 +31,6 @@ from abag.embed.tables.chains import (
 )
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
-    CHAIN_ROLES,
     SEQUENCE_ROLES,
     MissingColumn,
     column_option,

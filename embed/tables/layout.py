@@ -27,6 +27,7 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.core.messages import say
 from abag.embed.tables.chains import (
+    CHAIN_ROLES,
     KINDS,
     NO_SEQUENCE,
     ChainPlaces,
@@ -36,7 +37,6 @@ from abag.embed.tables.chains import (
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
-    CHAIN_ROLES,
     LONGEST_NAME,
     MUTATIONS,
     ROLES,

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
+    CHAIN_ROLES,
     KINDS,
     MISSING_TEXT,
     PLURAL,
@@ -32,7 +33,6 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    CHAIN_ROLES,
     MUTATIONS,
     ROLES_OF,
     SEQUENCE_ROLES,

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
+    CHAIN_ROLES,
     LONG_RUN,
     NO_ANTIGEN,
     RESIDUES,
@@ -44,7 +45,6 @@ from abag.embed.tables.chains import (
 )
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
-    CHAIN_ROLES,
     MUTATIONS,
     MissingColumn,
     column_option,
