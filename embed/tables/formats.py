@@ -271,10 +271,6 @@ def _header_names(file: IO[Any], separator: str, above: int) -> list[str]:
     return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
 
 
-class MissingReader(Exception):
-    """A package that reads a format is not installed."""
-
-
 def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the only sheet that has values, as a CSV export of it would be read."""
     cells, remarks = _read_sheet(file, options.table.sheet)
@@ -312,10 +308,8 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
     if not zipfile.is_zipfile(file):  # as a workbook with a password is not
         msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
         raise ValueError(msg)
-    try:
-        import openpyxl
-    except ModuleNotFoundError as error:
-        raise MissingReader from error
+    import openpyxl
+
     sheets: dict[str, tuple[pd.DataFrame, list[str]]] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
@@ -421,15 +415,8 @@ def read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     yield from in_chunks(_parse_fasta(file.read(), role), options.rows)
 
 
-class FastaRecord(NamedTuple):
-    """The header of a record without its ``>``, and its residues."""
-
-    header: str
-    residues: str
-
-
-def fasta_records(content: bytes) -> list[FastaRecord]:
-    """Divide a FASTA file into its records, of which a part may be empty.
+def fasta_records(content: bytes) -> list[tuple[str, str]]:
+    """Return the headers of a FASTA file, without ``>``, with the residues; both may be empty.
 
     Raises
     ------
@@ -445,7 +432,7 @@ def fasta_records(content: bytes) -> list[FastaRecord]:
     parsed = []
     for record in records:
         header, _, lines = record.partition("\n")
-        parsed.append(FastaRecord(" ".join(header.split()), "".join(lines.split())))
+        parsed.append((" ".join(header.split()), "".join(lines.split())))
     return parsed
 
 
@@ -593,7 +580,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                     yield from FORMATS[suffix](io.BytesIO(stream.read()), options)
                 else:
                     yield from FORMATS[suffix](stream, options)
-        except MissingReader as error:
+        except ModuleNotFoundError as error:
             msg = (
                 f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
                 "openpyxl, or save the sheet as CSV."
