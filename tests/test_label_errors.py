@@ -22,7 +22,7 @@ from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
 from abag.head.regimes.splits import TEST, TRAIN, Split
 from abag.head.runs.report import chart_data
 from abag.head.runs.run_folder import read_run
-from abag.head.search.search import without_test_part
+from abag.head.sweep import without_test_part
 
 ERRORS = np.array([0.1, 0.2, 0.3, 0.4])
 PKD = np.array([6.0, 7.0, 8.0, 9.0])
