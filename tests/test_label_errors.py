@@ -14,7 +14,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 
 import abag
 from abag import ColumnError, LabelError
-from abag.head.design.batches import errors_of_run
+from abag.head.design.batches import known_errors
 from abag.head.evaluation.scores import describe_regimes
 from abag.head.labels.headers import PKD as PKD_QUANTITY
 from abag.head.models.pair_vectors import TrainingRows
@@ -279,7 +279,7 @@ def test_labels_that_hardly_count_are_no_results_to_expect(unequal):
     train["pKd"] = train["pKd"].where(is_good, 14.0)
     run = unequal.at / "hardly"
     abag.fit(train, unequal.store, run, head="ridge", weight="w", **QUICK)
-    known = errors_of_run(run, {"known"}, PKD_QUANTITY)
+    known = known_errors(run, {"known"}, PKD_QUANTITY)
     np.testing.assert_allclose(np.sort(known.labels), np.sort(train["pKd"][is_good]))
     record = json.loads((run / "predictor" / "predictor.json").read_text())
     assert record["label_sd"] == pytest.approx(train["pKd"][is_good].std(ddof=0), rel=0.05)

@@ -13,7 +13,7 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import DamagedFile
-from abag.head.design.batches import errors_of_run
+from abag.head.design.batches import known_errors
 from abag.head.labels.headers import PKD
 from abag.head.runs.rounds import MARGIN, draw_rounds
 from abag.head.runs.run_folder import describe_fit
@@ -217,7 +217,7 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     some.iloc[[2, 0, 1]].to_csv(tmp_path / "some.csv", index=False)
     entry = add_round(case, tmp_path / "r2", tmp_path / "some.csv")["rounds"][1]
     mean, sigma = (some[name].to_numpy() for name in ("pkd_predicted", "sigma"))
-    known = errors_of_run(case / "r1", {*some["regime"]}, PKD)
+    known = known_errors(case / "r1", {*some["regime"]}, PKD)
     of_some = known.expect(mean, sigma, np.arange(3), np.zeros(3, int))
     assert entry["expected_best"] == pytest.approx(of_some.best_of_first[-1], abs=1e-6)
     assert entry["expected_best"] < order["expected_best"].max()
