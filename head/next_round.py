@@ -23,7 +23,7 @@ from abag.embed.store.store import LOGLIK, Store, open_store
 from abag.embed.tables.layout import OF_LABELS
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.table import Table, TableLike
+from abag.embed.tables.table import Table, TableLike, read_numbers
 from abag.head.design.batches import known_errors
 from abag.head.labels.classes import read_classes
 from abag.head.labels.column import (
@@ -33,7 +33,6 @@ from abag.head.labels.column import (
     LabelLayout,
     Remembered,
     decide_label,
-    read_numbers,
 )
 from abag.head.labels.features import MISSING, with_logliks
 from abag.head.labels.headers import USUAL_PKD, Quantity, outside, written_by

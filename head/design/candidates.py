@@ -28,7 +28,7 @@ from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import NoRows, Table, TableLike, read_table
+from abag.embed.tables.table import NoRows, Table, TableLike, read_numbers, read_table, read_texts
 from abag.embed.tables.table_writer import with_types, writing_table
 from abag.head.design.batches import Aim, probability_above
 from abag.head.labels.column import (
@@ -37,8 +37,6 @@ from abag.head.labels.column import (
     UnclearLabel,
     choose_prediction,
     decide_label,
-    read_numbers,
-    read_texts,
 )
 from abag.head.labels.headers import (
     NO_OR_YES,

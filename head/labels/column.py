@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from decimal import Decimal
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
@@ -42,9 +39,8 @@ from abag.embed.tables.columns import (
     with_found,
 )
 from abag.embed.tables.content import distinct_texts
-from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import plain_number, says_no_binding
+from abag.embed.tables.table import SIDES, read_bounds, read_texts, says_no_binding
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -79,8 +75,6 @@ from abag.head.labels.options import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from abag.embed.tables.table import Table
 
 
@@ -145,13 +139,6 @@ DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
 
 
-SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
-"""Relations by their first character: on which side of a number the value lies."""
-
-
-_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
-
-
 class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
 
@@ -161,66 +148,6 @@ def says_class(cell: object) -> bool:
     if isinstance(cell, bool | np.bool_):
         return True
     return isinstance(cell, str) and (re.search("[0-9]", cell) is None or says_no_binding(cell))
-
-
-def _read_plain_numbers(cells: pd.Series) -> Floats | None:
-    """Convert a column of a text file in which each cell is a number or missing; None for others.
-
-    It saves a loop over the cells.
-    """
-    if infer_dtype(cells, skipna=True) != "string":
-        return None
-    numbers = pd.to_numeric(cells, errors="coerce")
-    if not (numbers.isna() == cells.isna()).all():
-        return None
-    return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
-
-
-def read_texts(cells: pd.Series) -> pd.Series:
-    """Return cells as text without spaces at their ends, (R,); empty where one is missing."""
-    texts = cells.astype(object).map(cell_text).str.strip()
-    return texts.mask(texts.isin(MISSING_TEXT), "")
-
-
-def read_numbers(cells: pd.Series) -> Floats:
-    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
-    plain = _read_plain_numbers(cells)
-    if plain is not None:
-        return plain
-
-    def is_number(cell: object) -> bool:
-        kinds = (str, int, float, Decimal, np.integer, np.floating)
-        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
-            return False  # pandas would raise OverflowError
-        return isinstance(cell, kinds) and not isinstance(cell, bool)
-
-    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
-        cells = cells.astype(object)
-        cells = cells.where(cells.map(is_number).astype(bool))
-        cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
-    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-
-
-def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
-    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
-
-    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
-    """
-    plain = _read_plain_numbers(cells)
-    if plain is not None:
-        return plain, np.zeros(len(cells), np.int8)
-    if is_any_real_numeric_dtype(cells.dtype):
-        return read_numbers(cells), np.zeros(len(cells), np.int8)
-    values = cells.tolist()
-    sides = np.zeros(len(values), np.int8)
-    for i, value in enumerate(values):
-        if not isinstance(value, str):
-            continue
-        text = plain_number(value)
-        if match := _BOUND.match(text):
-            values[i] = text[match.end() :]
-            sides[i] = SIDES[match[1]]
-    return read_numbers(pd.Series(values, dtype=object)), sides
 
 
 def refuse_two_values(raw: Floats, where: str, what: str) -> None:

@@ -28,7 +28,8 @@ from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import LONGEST_NAME, quote_some, refuse_absent
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.pairs import SequenceTable
-from abag.head.labels.column import LOGLIKS, ColumnBeside, names_of, read_numbers
+from abag.embed.tables.table import read_numbers
+from abag.head.labels.column import LOGLIKS, ColumnBeside, names_of
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, BesideRole
 from abag.head.labels.stored_vectors import PairFeatures
 

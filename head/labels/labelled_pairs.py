@@ -28,15 +28,13 @@ from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import TableLike, says_no_binding
+from abag.embed.tables.table import TableLike, read_numbers, read_texts, says_no_binding
 from abag.head.labels.column import (
     ColumnBeside,
     ColumnMeaning,
     LabelLayout,
     decide_label,
     names_of,
-    read_numbers,
-    read_texts,
     says_class,
     units_in_cell,
 )

@@ -26,17 +26,16 @@ from abag.core.errors import LabelError
 from abag.core.messages import counted, quoted, say
 from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.embed.tables.pairs import SequenceTable
-from abag.embed.tables.table import Table, says_no_binding
-from abag.head.labels.classes import read_classes
-from abag.head.labels.column import (
+from abag.embed.tables.table import (
     SIDES,
-    ColumnBeside,
-    LabelLayout,
+    Table,
     read_bounds,
     read_numbers,
     read_texts,
-    refuse_two_values,
+    says_no_binding,
 )
+from abag.head.labels.classes import read_classes
+from abag.head.labels.column import ColumnBeside, LabelLayout, refuse_two_values
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Label, Replicates
 

@@ -28,7 +28,7 @@ from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import Table
+from abag.embed.tables.table import Table, read_numbers
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
     LEVEL,
@@ -41,12 +41,7 @@ from abag.head.evaluation.scores import (
     score_regime,
 )
 from abag.head.evaluation.verdicts import add_classes, score_strong
-from abag.head.labels.column import (
-    LabelLayout,
-    decide_label,
-    decide_prediction,
-    read_numbers,
-)
+from abag.head.labels.column import LabelLayout, decide_label, decide_prediction
 from abag.head.labels.features import features_of
 from abag.head.labels.labelled_pairs import LabelledPairs, label_pairs, one_label, report_counts
 from abag.head.labels.options import (
