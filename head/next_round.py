@@ -26,15 +26,8 @@ from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike, read_numbers
 from abag.head.design.batches import known_errors
 from abag.head.labels.classes import read_classes
-from abag.head.labels.column import (
-    AS_IN_THE_RUN,
-    LOGLIKS,
-    Columns,
-    LabelLayout,
-    Remembered,
-    decide_label,
-)
-from abag.head.labels.features import MISSING, with_logliks
+from abag.head.labels.column import AS_IN_THE_RUN, Columns, LabelLayout, Remembered, decide_label
+from abag.head.labels.features import LOGLIKS, MISSING, with_logliks
 from abag.head.labels.headers import USUAL_PKD, Quantity, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,

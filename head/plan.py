@@ -30,7 +30,8 @@ from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.table import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.labels.column import ColumnBeside, UnclearLabel, decide_label
+from abag.head.labels.column import UnclearLabel, decide_label
+from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,

@@ -30,18 +30,18 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import TableLike, read_numbers, read_texts, says_no_binding
 from abag.head.labels.column import (
-    ColumnBeside,
     ColumnMeaning,
     LabelLayout,
     decide_label,
-    names_of,
     says_class,
     units_in_cell,
 )
 from abag.head.labels.features import (
+    ColumnBeside,
     FeatureCells,
     FeatureColumns,
     mean_cells,
+    names_of,
     read_cells,
     words_as_codes,
 )

@@ -35,7 +35,8 @@ from abag.embed.tables.table import (
     says_no_binding,
 )
 from abag.head.labels.classes import read_classes
-from abag.head.labels.column import ColumnBeside, LabelLayout, refuse_two_values
+from abag.head.labels.column import LabelLayout, refuse_two_values
+from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Label, Replicates
 
