@@ -61,7 +61,6 @@ from abag.head.predictor.scoring import PairReader, refuse_antigen
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
 from abag.head.runs.run_folder import labels_as_in_the_run, layout_of, read_config
 
-ADDED_COLUMNS = RANK_COLUMNS
 MEASURED_ROLES = frozenset({"pkd", "label", "censored", "affinity_type"})
 """Roles of columns that only the table of measured pairs has."""
 PREDICTION_ROLES = frozenset({"prediction", "sigma"})
@@ -174,7 +173,7 @@ def read_candidates(
 ) -> Candidates:
     """Read sequences, predictions and flags of all rows; `more` are further columns to add."""
     score = score_column(layout.names)
-    added = [score if name == "score" else name for name in ADDED_COLUMNS]
+    added = [score if name == "score" else name for name in RANK_COLUMNS]
     added += more
     reader = PairReader(layout, added)
     numbers = [_read_numbers(chunk, quantity, molar_mass_kda) for chunk in reader]
@@ -487,8 +486,7 @@ class Measured:
         pairs = label_pairs(self.table)
         if not self.is_of_run:
             say(pairs.reading.line)
-            for problem in pairs.reading.problems:
-                say(f"{pairs.table.source}: {problem}")
+            pairs.report_problems()
         sign = quantity.sign
         used = (self.antigen_of[pairs.antigen] >= 0) & (sign * pairs.censored >= 0)
         return float((sign * pairs.pkd[used]).max()) if used.any() else None
