@@ -150,8 +150,9 @@ def plan(
         rows_text = pairs.rows_text
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
     work = _work(read, rows, chosen)
-    gpus = GPUS if chosen.all_gpus else SHOWN_GPUS
-    machines = {name: estimate_gpu(name, work) for name in gpus}
+    machines = {}
+    for name in GPUS if chosen.all_gpus else SHOWN_GPUS:
+        machines[name] = _on_gpu(GPUS[name], work, measured=name in MEASURED_ON)
     name, machine = estimate_here(work)
     machines[name] = machine
     return {
@@ -454,11 +455,6 @@ class Work:
             "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
             "price": self.price_per_hour and hours * self.price_per_hour,
         }  # fmt: skip
-
-
-def estimate_gpu(name: str, work: Work) -> dict[str, Any]:
-    """Return what a plan says of one of `GPUS`."""
-    return _on_gpu(GPUS[name], work, measured=name in MEASURED_ON)
 
 
 def _on_gpu(gpu: Gpu, work: Work, *, measured: bool) -> dict[str, Any]:

@@ -569,3 +569,11 @@ def test_results_that_say_no_binding_are_bounds_where_their_concentration_is_giv
     assert (bound["pkd"], bound["censored"], bound["row"]) == (pytest.approx(5), ">", 5)
     config = json.loads((tmp_path / "r2" / "config.json").read_text())
     assert config["no_binding"] is None  # of this table alone, in its unit
+
+
+def test_names_that_are_numbers_beside_gaps_are_kept_as_a_file_has_them(case, tmp_path):
+    frame = variants(90).head(40).assign(id=[np.nan, *range(1, 40)])  # 1.0 in memory, 1 in a file
+    fit_first(frame, case / "store", tmp_path / "r1")
+    shown = pd.read_parquet(tmp_path / "r1/pairs.parquet").sort_values("row")["id"].tolist()
+    kept = pd.read_parquet(tmp_path / "r1/measured.parquet").sort_values("row")["id"].tolist()
+    assert shown == kept == ["", *map(str, range(1, 40))][: len(shown)]

@@ -58,7 +58,7 @@ from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Sequences
 from abag.head.predictor.scoring import PairReader, refuse_antigen
-from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
+from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, read_written_pairs
 from abag.head.runs.run_folder import labels_as_in_the_run, layout_of, read_config
 
 MEASURED_ROLES = frozenset({"pkd", "label", "censored", "affinity_type"})
@@ -506,12 +506,12 @@ def read_all_measured(
 
 def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOptions) -> Measured:
     quantity = layout_of(read_config(run)).label.quantity
-    label = written_label(quantity)
     frame = read_measured_rows(run, quantity)[[*SEQUENCES, "pkd", "censored"]]
     if options.antigen == UNNAMED_ANTIGEN:
         frame["antigen"] = UNNAMED_ANTIGEN
     # its sequences are cut to the region of the run
-    pairs = replace(label.read_pairs(frame).sorted_by_key(), source=str(run / MEASURED))
+    pairs = read_written_pairs(frame, quantity).sorted_by_key()
+    pairs = replace(pairs, source=str(run / MEASURED))
     return replace(_among(candidates, pairs), is_of_run=True)
 
 

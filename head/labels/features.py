@@ -197,8 +197,7 @@ class FeatureColumns:
     @property
     def in_tables(self) -> tuple[str, ...]:
         """Names of the columns that a table has to have, numbers first."""
-        stored = {column.name for column in self.numbers if column.head}
-        return tuple(name for name in self.names if name not in stored)
+        return tuple(name for name, _ in self.named_in_tables)
 
     @property
     def named_in_tables(self) -> list[tuple[str, BesideRole]]:

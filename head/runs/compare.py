@@ -27,7 +27,7 @@ from abag.core.messages import align, counted, screen_width, table_width
 from abag.core.options import user_path
 from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models, describe_regimes
 from abag.head.regimes.splits import KEYS
-from abag.head.runs.rounds import describe_rounds, rounds_of
+from abag.head.runs.rounds import COLUMN_NAMES, round_cells, rounds_of
 from abag.head.runs.run_folder import (
     NoFinishedRun,
     SavedRun,
@@ -251,7 +251,7 @@ def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str,
             continue
         lines += [
             f"{names[state['run']]}, rounds ({state['quantity']}):",
-            *describe_rounds(rounds, recorded_quantity(state)),
+            *align([COLUMN_NAMES, *round_cells(rounds, recorded_quantity(state))]),
             "",
         ]
     return lines
