@@ -52,6 +52,7 @@ from abag.head.labels.headers import (
 )
 from abag.head.labels.labelled_pairs import label_pairs
 from abag.head.labels.options import LabelOptions, read_molar_mass
+from abag.head.labels.values import refuse_cells
 from abag.head.models.pair_vectors import Index
 from abag.head.models.probit import WITHIN
 from abag.head.predictor.folder import load_predictor
@@ -417,25 +418,16 @@ def _finite(
     high: float = np.inf,
 ) -> Floats:
     value = read_numbers(chunk.frame[column])
-    bad = np.flatnonzero(~np.isfinite(value) | (value < low) | (value > high))
-    if len(bad):
-        msg = (
-            f"{chunk.describe_cell(bad[0], column)} is not a valid {noun}; expected {expected} "
-            f"({counted(len(bad), 'such row')}). Fix or remove them."
-        )
-        raise PredictionError(msg)
+    is_bad = ~np.isfinite(value) | (value < low) | (value > high)
+    problem = f"is not a valid {noun}; expected {expected}. Fix or remove them."
+    refuse_cells(chunk, is_bad, column, problem, PredictionError)
     return value
 
 
 def _flags(chunk: SequenceTable, column: str) -> Bools:
     flags = read_texts(chunk.frame[column]).str.lower().map(_BOOLEANS)
-    bad = np.flatnonzero(flags.isna())
-    if len(bad):
-        msg = (
-            f"{chunk.describe_cell(bad[0], column)} is not a valid flag; expected True or False. "
-            "Fix it, or remove the column."
-        )
-        raise PredictionError(msg)
+    problem = "is not a valid flag; expected True or False. Fix it, or remove the column."
+    refuse_cells(chunk, flags.isna().to_numpy(), column, problem, PredictionError)
     return flags.to_numpy(np.bool_)
 
 
