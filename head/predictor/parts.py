@@ -24,6 +24,14 @@ from abag.core.messages import tell_share
 from abag.core.options import parse
 from abag.embed.tables.chains import Kind
 from abag.head.labels.options import MOST_VALUE
+from abag.head.models.kernel_search import (
+    CRITERIA,
+    VECTORS,
+    Criterion,
+    KernelSearch,
+    Views,
+    shared_search,
+)
 from abag.head.models.pair_vectors import (
     DoesNotApply,
     Fit,
@@ -34,7 +42,11 @@ from abag.head.models.pair_vectors import (
 )
 from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
-from abag.head.models.residue_kernel import find_residue_sides
+from abag.head.models.residue_kernel import (
+    SUBSTITUTIONS,
+    find_residue_sides,
+    residue_training,
+)
 from abag.head.regimes.regimes import REGIMES
 
 if TYPE_CHECKING:
@@ -122,6 +134,53 @@ def _why_not(name: str, vectors: PairVectors, fits: Sequence[Ints], sides: tuple
     except DoesNotApply as error:
         return str(error).removeprefix(f"{name}: ")
     return ""
+
+
+def with_searches(
+    every: TrainingRows, folds: Sequence[TrainingRows], models: Sequence[str], cores: int = 1
+) -> tuple[list[TrainingRows], list[tuple[KernelSearch, list[Criterion]]]]:
+    """Let folds share the searches that these models need.
+
+    Parameters
+    ----------
+    every : TrainingRows
+        All pairs that any fold learns from.
+    folds : sequence of TrainingRows
+        What each fold learns from.
+    models : sequence of str
+        Names of the models that are fitted.
+    cores : int
+        Those that all tasks together may use.
+
+    Returns
+    -------
+    folds : list of TrainingRows
+        With their choices of kernels.
+    searches : list of tuple
+        The search of each kind of columns, and the criteria by which it is to choose the kernels
+        of all folds.
+    """
+    wanted: dict[str, tuple[TrainingRows, Views, list[Criterion]]] = {}
+    criteria = [criterion for name, criterion in CRITERIA.items() if name in models]
+    if criteria:
+        wanted[VECTORS] = (every, {}, criteria)
+    for name in SUBSTITUTIONS:
+        if name in models:
+            _, features, views = residue_training(every, name)
+            wanted[name] = (features, views, ["error"])
+    searches = []
+    choices = {}
+    for columns, (features, views, criteria) in wanted.items():
+        search, choices[columns] = shared_search(features, views, folds)
+        if search.folds:
+            searches.append((search, criteria))
+    for search, _ in searches:
+        search.threads = max(1, cores // len(searches))
+    searching = []
+    for number, fold in enumerate(folds):
+        of_fold = {columns: by_fold[number] for columns, by_fold in choices.items()}
+        searching.append(replace(fold, searches=of_fold))
+    return searching, searches
 
 
 def check_weights(regime: str, weights: Mapping[str, float], parts: Iterable[str]) -> None:
