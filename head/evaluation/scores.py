@@ -38,7 +38,7 @@ from scipy.special import expit, logit, stdtrit
 from abag.core.arrays import Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.evaluation.metrics import METRICS, MIN_ROWS_PER_ANTIGEN, decidable_pairs
+from abag.head.evaluation.metrics import METRICS, MIN_ROWS_PER_ANTIGEN, Order, decidable_pairs
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.regimes.regimes import MUTATED
 from abag.head.regimes.sides import (
@@ -46,7 +46,6 @@ from abag.head.regimes.sides import (
     LEAST_ROWS,
     effective_groups,
     effective_number,
-    group_sizes,
 )
 from abag.head.regimes.splits import TEST, learned_rows
 
@@ -112,6 +111,11 @@ class Claim(NamedTuple):
     def fails(self) -> bool:
         """Return whether the whole interval is below 0."""
         return self.high is not None and self.high < 0
+
+    def above(self, chance: float) -> Claim:
+        """Return the claim about what a value is above chance."""
+        low, high = (None if end is None else end - chance for end in (self.low, self.high))
+        return Claim(self.value - chance, low, high, self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +357,9 @@ def score_regime(
             f"{'is' if rarer == 1 else 'are'} not of the most frequent class"
         )
     if is_selection:
-        judged = {
-            " of labels and bounds": concordance_claim(every, predicted, level, 0.5),
-            **judged,
-        }
+        in_order = concordance_claim(every, predicted, level)
+        above_chance = None if in_order is None else in_order.above(0.5)
+        judged = {" of labels and bounds": above_chance, **judged}
     score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
     return score
 
@@ -535,14 +538,13 @@ def concordance_claim(
     tested: TestedPairs,
     predicted: Floats,
     level: float = LEVEL,
-    chance: float = 0.0,
     cell: Ints | None = None,
 ) -> Claim | None:
     """Return the share of decidable pairs of test pairs in the right order, and its interval.
 
     Pairs of one cell are compared, by default those of one fold; `cell` and `predicted` are (R,).
     The interval is a jackknife of the log odds: a group takes its pairs with it. There is none with
-    fewer than `LEAST_OF_SIDE` groups of lower or of higher rows. `chance` is taken off.
+    fewer than `LEAST_OF_SIDE` groups of lower or of higher rows.
 
     References
     ----------
@@ -576,26 +578,23 @@ def concordance_claim(
     value = float(np.average(right_of_pair, weights=times))
     away = times * (right_of_pair - value) / times.sum()
     factor = 1 + (tested.dependence - 1) * (1 - (2 * value - 1) ** 2) ** 2
-    ends = [value, value]
-    least = np.inf
-    for group_of_pair in tested.groups:
-        _, group = np.unique(group_of_pair, return_inverse=True)
-        n = effective_groups(group_of_pair, tested.weight)
-        least = min(least, n)
+
+    def ends(group: Ints, _size: Floats, _n: float) -> tuple[float, float] | None:
         sides = (group[low_of_pair], group[high_of_pair])
         n_sides = [effective_groups(side, times) for side in sides]
-        if n < LEAST_GROUPS or min(n_sides) < LEAST_OF_SIDE:
-            return Claim(value - chance, None, None, least)
+        if min(n_sides) < LEAST_OF_SIDE:
+            return None
         if value in (0.0, 1.0):
             away_from_value = least_perfect(min(n_sides), level)
-            limits = [1 - away_from_value, 1.0] if value else [0.0, away_from_value]
-        else:
-            variance, degrees = _variance_of_sides(away, sides, n_sides)
-            odds = value * (1 - value)
-            half = float(stdtrit(degrees, level) * np.sqrt(factor * variance) / odds)
-            limits = expit(logit(value) + half * np.array([-1, 1])).tolist()
-        ends = [min(ends[0], limits[0]), max(ends[1], limits[1])]
-    return Claim(value - chance, ends[0] - chance, ends[1] - chance, least)
+            return (1 - away_from_value, 1.0) if value else (0.0, away_from_value)
+        variance, degrees = _variance_of_sides(away, sides, n_sides)
+        odds = value * (1 - value)
+        half = float(stdtrit(degrees, level) * np.sqrt(factor * variance) / odds)
+        low, high = expit(logit(value) + half * np.array([-1, 1])).tolist()
+        return low, high
+
+    weight = np.ones(len(of_cell)) if tested.weight is None else tested.weight
+    return _widest(value, tested.groups, weight, ends)
 
 
 def least_perfect(groups: float, level: float = LEVEL) -> float:
@@ -671,24 +670,39 @@ def mean_claim(
     """
     w = np.ones(len(value)) if weight is None else weight
     mean = float(np.average(value, weights=weight))
-    low = mean
-    high = mean
-    least = np.inf
-    for group in groups:
-        _, dense = np.unique(group, return_inverse=True)
-        size = group_sizes(group, weight)
-        n = effective_number(size)
-        least = min(least, n)
-        if len(size) < 2 or n < LEAST_GROUPS:
-            return Claim(mean, None, None, least)
-        residual = np.bincount(dense, (value - mean) * w)
+
+    def ends(group: Ints, size: Floats, n: float) -> tuple[float, float]:
+        residual = np.bincount(group, (value - mean) * w)
         without = residual / (1 - size / size.sum())
         # a jackknife: by how much the mean moves without each group
         variance = factor * np.square(without).sum() * (1 - 1 / len(size)) / size.sum() ** 2
         error = float(stdtrit(n - 1, LEVEL) * np.sqrt(variance))
-        low = min(low, mean - error)
-        high = max(high, mean + error)
-    return Claim(mean, low, high, least)
+        return mean - error, mean + error
+
+    return _widest(mean, groups, w, ends)
+
+
+Ends: TypeAlias = Callable[[Ints, Floats, float], tuple[float, float] | None]
+"""Returns an interval, or None, given the group of each row, (R,), the sizes of the groups, (G,),
+and their effective number."""
+
+
+def _widest(value: float, groups: Sequence[Ints], weight: Floats, ends: Ends) -> Claim:
+    """Claim a value with the widest of its intervals over the groupings; few groups have none."""
+    low = value
+    high = value
+    least = np.inf
+    for group in groups:
+        _, dense = np.unique(group, return_inverse=True)
+        size: Floats = np.asarray(np.bincount(dense, weight), np.float64)
+        n = effective_number(size)
+        least = min(least, n)
+        limits = ends(dense, size, n) if n >= LEAST_GROUPS else None
+        if limits is None:
+            return Claim(value, None, None, least)
+        low = min(low, limits[0])
+        high = max(high, limits[1])
+    return Claim(value, low, high, least)
 
 
 class RankValues(NamedTuple):
@@ -755,16 +769,16 @@ def rank_values(
     _, cell_of_row = np.unique(cell[rows], return_inverse=True)
     w = np.ones(len(rows)) if weight is None else weight[rows]
     within = _Within(dense, cell_of_row, w)
-    x = within.order(predicted[rows])
-    y = within.order(pkd[rows])
+    x = within.ranked(predicted[rows])
+    y = within.ranked(pkd[rows])
     length = np.sqrt(x.variance * y.variance)  # 0 if predictions are equal: they rank nothing
     scale = np.where(length > 0, length, 1.0)
     correlation = np.clip(within.mean(x.rank * y.rank) / scale, -1, 1) * (length > 0)
-    product = x.rank * y.rank + x.sum_above(w * y.rank) + y.sum_above(w * x.rank)
+    product = x.rank * y.rank + x.order.above(w * y.rank) + y.order.above(w * x.rank)
     influence = (product - within.mean(product)) / scale
-    for order in (x, y):
-        square = np.square(order.rank) + 2 * order.sum_above(w * order.rank)
-        relative = (square - within.mean(square)) / np.where(length > 0, order.variance, 1.0)
+    for ranked in (x, y):
+        square = np.square(ranked.rank) + 2 * ranked.order.above(w * ranked.rank)
+        relative = (square - within.mean(square)) / np.where(length > 0, ranked.variance, 1.0)
         influence -= correlation / 2 * relative
     is_ranked = y.variance > 0
     result = RankValues(unit.copy(), nowhere, np.zeros(len(pkd)), np.zeros(len(pkd)))
@@ -785,37 +799,14 @@ def _shortfall(correlation: Floats, pairs: Floats) -> Floats:
     return np.asarray(3 * (correlation - tau) / (pairs + 1))
 
 
-class _Order(NamedTuple):
+class _Ranked(NamedTuple):
     """Hold the ranks of one column within units, (R,) each."""
 
     rank: Floats
     """Mean rank of ties, minus the mean rank of the cell."""
     variance: Floats
     """Of the ranks of its unit."""
-    order: Ints
-    """Rows by unit and value."""
-    run: Ints
-    """Number of the run of equal values of each of these."""
-    first: Ints
-    """First row of each run."""
-    unit: Ints
-
-    def sum_above(self, value: Floats) -> Floats:
-        """Add up the values of the rows of a unit that are above each row, and half of its ties."""
-        return _sum_beside(value, self.order, self.run, self.first, self.unit, above=True)
-
-
-def _sum_beside(
-    value: Floats, order: Ints, run: Ints, first: Ints, unit: Ints, *, above: bool
-) -> Floats:
-    in_order = value[order]
-    of_run = np.add.reduceat(in_order, first)
-    before = np.cumsum(of_run) - of_run
-    of_unit = np.bincount(unit, value)
-    before -= (np.cumsum(of_unit) - of_unit)[unit[order[first]]]
-    below = np.empty(len(value))
-    below[order] = (before + of_run / 2)[run]
-    return np.asarray(of_unit[unit] - below if above else below)
+    order: Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -838,26 +829,20 @@ class _Within:
         total = np.bincount(self.unit, self.weight)
         return np.asarray((np.square(total) / np.bincount(self.unit, self.weight**2))[self.unit])
 
-    def order(self, value: Floats) -> _Order:
+    def ranked(self, value: Floats) -> _Ranked:
         """Rank values within units; where a unit has several cells, less the mean of each."""
         first_cell = np.full(int(self.unit.max(initial=-1)) + 1, -1)
         first_cell[self.unit] = self.cell
         is_mixed = np.zeros(len(first_cell), np.bool_)
         is_mixed[self.unit[first_cell[self.unit] != self.cell]] = True
         aligned = np.where(is_mixed[self.unit], value - self.mean(value, self.cell), value)
-        aligned = np.round(aligned, ROUNDING)
-        order = np.lexsort((aligned, self.unit))
-        is_new = np.ones(len(order), np.bool_)
-        same_unit = np.diff(self.unit[order]) == 0
-        is_new[1:] = ~(same_unit & (np.diff(aligned[order]) == 0))
-        first = np.flatnonzero(is_new)
-        run = np.cumsum(is_new) - 1
-        rank = _sum_beside(self.weight, order, run, first, self.unit, above=False)
+        order = Order(np.round(aligned, ROUNDING), self.unit)
+        rank = order.below(self.weight)
         rank -= self.mean(rank, self.cell)
         variance = self.mean(np.square(rank))
         # weights leave rounding errors in ranks that are all tied
         variance[variance < TIED] = 0.0
-        return _Order(rank, variance, order, run, first, self.unit)
+        return _Ranked(rank, variance, order)
 
 
 def _rank_claims(
@@ -905,16 +890,8 @@ def _rank_claim(
     z = np.arctanh(ends)
     slope = 1 - np.square(ends)
     factor = 1 + (tested.dependence - 1) * (1 - value**2) ** 2
-    low = value
-    high = value
-    least = np.inf
-    for group_of_pair in tested.groups:
-        _, group = np.unique(group_of_pair[rows], return_inverse=True)
-        size = group_sizes(group, weight)
-        n = effective_number(size)
-        least = min(least, n)
-        if len(size) < 2 or n < LEAST_GROUPS:
-            return Claim(value, None, None, least)
+
+    def limits(group: Ints, size: Floats, n: float) -> tuple[float, float]:
         m = pd.Series(group).groupby(cell[rows]).transform("nunique").to_numpy()
         # what is free in a cell: of two groups that are compared with each other only one
         free = np.where(m > 1, (m - 1) / m, (n - 1) / n)
@@ -924,10 +901,10 @@ def _rank_claim(
         residual = np.bincount(group, weight * (within + between))
         error = np.sqrt(factor * np.square(residual).sum()) / size.sum() / slope
         half = stdtrit(degrees, level) * (1 / np.sqrt(n) if is_perfect else error)
-        low_end, high_end = np.tanh(z + half * np.array([-1, 1])).tolist()
-        low = min(low, low_end)
-        high = max(high, high_end)
-    return Claim(value, low, high, least)
+        low, high = np.tanh(z + half * np.array([-1, 1])).tolist()
+        return low, high
+
+    return _widest(value, [group[rows] for group in tested.groups], weight, limits)
 
 
 Cell: TypeAlias = Callable[[Mapping[str, Any]], str]
