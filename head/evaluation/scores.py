@@ -20,13 +20,12 @@ without a signal 2.5 % of the sentences at most say that ranking is better than 
 Labels with a weight count as much as in the fit, in scores, intervals and effective numbers.
 
 R tested pairs.
-
-The table of regimes: its columns, and the scores of each regime as a row of text."""
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
@@ -37,8 +36,7 @@ from scipy.special import expit, logit, stdtrit
 
 from abag.core.arrays import Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
-from abag.embed.tables.chains import KINDS, Kind
-from abag.head.evaluation.metrics import METRICS, MIN_ROWS_PER_ANTIGEN, Order, decidable_pairs
+from abag.head.evaluation.metrics import MIN_ROWS_PER_ANTIGEN, Order, decidable_pairs
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.regimes.regimes import MUTATED
 from abag.head.regimes.sides import (
@@ -530,7 +528,7 @@ def _describe_bounds(share: float, concordance: Claim | None) -> str:
     text = f"errors cannot be judged, as {share:.0%} of the tested pairs are bounds"
     if concordance is None:
         return text
-    cell = _claim_cell(concordance._asdict())
+    cell = show_claim(concordance._asdict())
     return f"{text}: of pairs of these with a known order, {cell} are predicted in this order"
 
 
@@ -907,190 +905,24 @@ def _rank_claim(
     return _widest(value, [group[rows] for group in tested.groups], weight, limits)
 
 
-Cell: TypeAlias = Callable[[Mapping[str, Any]], str]
-"""Lays out what a column shows of the score of a regime."""
-
-
-class Column(NamedTuple):
-    """Describe a column of the table of regimes."""
-
-    label: str
-    meaning: str
-    """For those who point at it in a page."""
-    cell: Cell
-    of_both: bool = False
-    """Whether it compares sequences of one side, which pairs of one kind do not have."""
-
-
-LAST_DECIDING = "pairs"
-"""The columns up to this one say whether a head is worth using."""
-BEST_BASELINE = Column(
-    "best baseline",
-    "The baseline with the smallest error.",
-    lambda regime: str(regime["best_baseline"]).replace("_", " "),
-)
-GROUPS = Column(
-    "groups",
-    "Effective number of independent groups of these pairs.",
-    lambda regime: f"{regime['groups']:,.0f}",
-)
-
-
-def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
-    """Return the columns of the table of regimes, after the regime itself; what decides is first.
-
-    Those that compare sides within each other are left out where pairs have one of the `kinds`.
-    """
-    shown = _columns_of_classes(quantity) if quantity.classes else _columns_of_numbers(quantity)
-    return [column for column in shown if len(kinds) > 1 or not column.of_both]
-
-
-def describe_regimes(
-    scores: Sequence[Mapping[str, Any]],
-    quantity: Quantity = PKD,
-    kinds: Collection[Kind] = KINDS,
-    *,
-    deciding: bool = False,
-) -> list[list[str]]:
-    """Lay out scores as rows of text, the head first; brackets hold 95 % intervals.
-
-    The columns are those of `columns`; with `deciding` only those up to `LAST_DECIDING`.
-    """
-    shown = columns(quantity, kinds)
-    labels = [column.label for column in shown]
-    if deciding:
-        shown = shown[: labels.index(LAST_DECIDING) + 1]
-    rows = [["", *labels[: len(shown)]]]
-    for regime in scores:
-        rows.append([regime["words"], *(column.cell(regime) for column in shown)])
-    return rows
-
-
-def _columns_of_numbers(quantity: Quantity) -> list[Column]:
-    show = quantity.show
-    return [
-        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
-        Column(
-            f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels.",
-            _value("rmse_of_mean", show),
-        ),
-        Column(
-            f"RMSE of best baseline ({quantity})",
-            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
-            _value("rmse_of_best", show),
-        ),
-        Column(
-            "Spearman", "Rank correlation of predicted and measured values, averaged over folds by "
-            "their pairs. 1 is perfect, 0 is chance.", _claim("spearman"),
-        ),
-        Column(
-            "Spearman within antigen", "Rank correlation of the antibodies of one antigen, "
-            "averaged over antigens and folds by their pairs; small ones are pooled. 1 is perfect, "
-            "0 is chance.", _claim("spearman_within_antigen"), of_both=True,
-        ),
-        Column("pairs", "Different pairs that were tested.", _pairs),
-        BEST_BASELINE,
-        Column(
-            "Spearman within antibody", "Rank correlation of the antigens of one antibody, "
-            "averaged over antibodies and folds by their pairs; small ones are pooled. 1 is "
-            "perfect, 0 is chance.", _claim("spearman_within_antibody"), of_both=True,
-        ),
-        Column(
-            "R2", "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of "
-            "the test pairs would be better.", _value("r2", _two_digits),
-        ),
-        Column(
-            "90 % coverage", "Share of the labels within the 90 % intervals of sigma.",
-            _value("coverage", "{:.0%}".format),
-        ),
-        GROUPS,
-    ]  # fmt: skip
-
-
-def _columns_of_classes(quantity: Quantity) -> list[Column]:
-    error = quantity.squared_error
-    predicted = "probability" if quantity.is_binary else "expected number of the class"
-    positive = quantity.named(-1)
-    return [
-        Column(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
-        Column(
-            f"{error} of prevalence", "The same of the frequency of the class in training.",
-            _value("rmse_of_mean", _squared),
-        ),
-        Column(
-            f"{error} of best baseline", "The same of the best baseline, chosen after the fact.",
-            _value("rmse_of_best", _squared),
-        ),
-        Column(
-            "average precision", f"Mean share of {positive} among the first pairs, at each of "
-            "them; chance is the prevalence.", _claim_of_classes("average_precision"),
-        ),
-        Column(
-            "AUC within antigen", "Share of two pairs of one antigen and different classes that "
-            "are in the right order. 0.5 is chance.", _claim_of_classes("auc_within_antigen"),
-            of_both=True,
-        ),
-        Column(
-            "pairs", f"Different pairs that were tested, and how many are {positive}.",
-            lambda regime: f"{regime['n']:,} ({regime['classes']['positives']:,})",
-        ),
-        BEST_BASELINE,
-        Column(
-            "AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance.",
-            _claim_of_classes("auc_within_antibody"), of_both=True,
-        ),
-        Column(
-            "AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance.",
-            _claim_of_classes("auc"),
-        ),
-        Column(
-            "log loss", "Mean of minus the logarithm of the probability of the class, in nats.",
-            lambda regime: _with_interval(regime["classes"]["log_loss"], None, _three_digits),
-        ),
-        GROUPS,
-    ]  # fmt: skip
-
-
-def _value(name: str, show: Callable[[float], str]) -> Cell:
-    return lambda regime: _with_interval(regime[name], regime["intervals"][name], show)
-
-
-def _claim(name: str) -> Cell:
-    return lambda regime: _claim_cell(regime[name])
-
-
-def _claim_of_classes(name: str) -> Cell:
-    return lambda regime: _claim_cell(regime["classes"][name])
-
-
-def _pairs(regime: Mapping[str, Any]) -> str:
-    effective = regime.get("effective_pairs")
-    return f"{regime['n']:,}" + ("" if effective is None else f" ({effective:,.0f} effective)")
-
-
-def _squared(root: float) -> str:
-    return _three_digits(root**2)
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:z.3f}"
-
-
-def _claim_cell(claim: Mapping[str, float | None] | None) -> str:
+def show_claim(claim: Mapping[str, float | None] | None) -> str:
+    """Show a claim with its interval; a dash if there is none."""
     if claim is None:
         return "-"
-    return _with_interval(claim["value"], [claim["low"], claim["high"]])
+    return with_interval(claim["value"], [claim["low"], claim["high"]])
 
 
-def _two_digits(value: float) -> str:
+def two_digits(value: float) -> str:
+    """Show a number with two digits after the point."""
     return f"{value:z.2f}"  # z: no -0.00
 
 
-def _with_interval(
+def with_interval(
     value: float | None,
     limits: Sequence[float | None] | None,
-    show: Callable[[float], str] = _two_digits,
+    show: Callable[[float], str] = two_digits,
 ) -> str:
+    """Show a value with its limits in brackets, if it has any; a dash if there is none."""
     if value is None:
         return "-"
     if limits is None or limits[0] is None or limits[1] is None:
