@@ -42,7 +42,7 @@ SIZES = {
     "standardised_numbers": "head.labels.stored_vectors:BLOCK",
     "recognised_cells": "embed.tables.content:CHECKED_AT_MOST",
     "large_table": "head.regimes.folds:LARGE_TABLE",
-    "compared_antibodies": "head.models.baselines:MAX_COMPARISONS",
+    "compared_antibodies": "head.predictor.parts:MAX_COMPARISONS",
     "demo_pairs": "head.demo:PAIRS",
     "enough_groups": "head.regimes.folds:ENOUGH_GROUPS",
     "exact_pairs": "head.models.kernel_search:EXACT_PAIRS",

@@ -22,13 +22,13 @@ from abag.core.messages import reporting
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features
-from abag.head.models.baselines import inner_folds
 from abag.head.models.config import VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.network import LOSSES
 from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, TrainingRows
 from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
+from abag.head.predictor.parts import inner_folds
 from abag.head.regimes.splits import Split, grouped_folds, learned_rows
 from abag.head.training.inputs import read_vectors
 from abag.head.training.networks import matrix_threads
