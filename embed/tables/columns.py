@@ -66,7 +66,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "antibody": (
         f"(antibody|ab|mab|scfv|fv){_SEQUENCE}",
         "antibody|ab|mab|fv",
-        f"mata{_SEQUENCE}|{_SEQUENCE}",
+        f"mata{_SEQUENCE}|(aa|protein)?{_SEQUENCE}",
         _SAYS_SEQUENCE + _of_parts("(antibody|ab|mab|fab|scfv|fv)"),
     ),
     "antigen": (
