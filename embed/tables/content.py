@@ -234,7 +234,10 @@ def _sequences_in(table: Table, name: str, *, nucleotides: bool = False) -> list
     if isinstance(cells.dtype, pd.StringDtype):
         cells = cells[cells.str.strip() != ""]
     else:  # one by one: pandas before 3 does not convert a column of lists as a whole
-        cells = cells[[str(cell).strip() != "" for cell in cells]]
+        try:
+            cells = cells[[str(cell).strip() != "" for cell in cells]]
+        except OverflowError:  # not every time of Arrow is one of Python
+            return []
     # spread over the rows: a table may begin with its rows of one kind
     picked = np.linspace(0, len(cells) - 1, min(len(cells), CHECKED_AT_MOST)).astype(int)
     sequences = []

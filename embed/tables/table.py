@@ -175,7 +175,7 @@ class Table:
         filled = self.frame[name].dropna().iloc[: 50 * LOOKED_AT]
         try:
             cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
-        except (TypeError, NotImplementedError, OverflowError):  # lists, structs, any year
+        except (TypeError, NotImplementedError):  # lists, structs
             return []
         return [cell for cell in cells if cell_text(cell).strip()]
 
