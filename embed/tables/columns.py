@@ -104,6 +104,8 @@ LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
 CHAIN_ROLES: tuple[Literal["heavy", "light"], ...] = ("heavy", "light")
 """Roles that a user may leave empty: ``--column light=`` says that no column is the light chain."""
+UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
+"""Columns of the index that pandas writes."""
 LISTED_NAMES = 12
 """Columns that an error lists before it counts the others."""
 

@@ -32,6 +32,7 @@ from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
     SEQUENCE_ROLES,
+    UNNAMED,
     MissingColumn,
     column_option,
     may_hold,
@@ -480,7 +481,7 @@ def matrix_columns(table: Table) -> list[str]:
         return []
     used = {*table.columns.values()}
     cells = table.frame.iloc[:CHUNK_ROWS]
-    names = [name for name in table.names if name not in used]
+    names = [name for name in table.names if name not in used and not UNNAMED.fullmatch(name)]
     return [name for name in names if holds_labels(cells[name].dropna().astype(str))]
 
 
