@@ -57,8 +57,8 @@ from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, Trainin
 from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
-from abag.head.predictor.parts import inner_folds
 from abag.head.predictor.options import CHOSEN_BY_SWEEP, SweepOptions
+from abag.head.predictor.parts import inner_folds
 from abag.head.regimes.folds import make_splits, strictest_split
 from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import Split, grouped_folds, learned_rows, split_frame
