@@ -5,6 +5,6 @@ from abag.embed.residues import FORMAT as RESIDUES
 from abag.embed.store.shard import FORMAT as SHARD
 from abag.head.predictor.folder import FORMAT as SHARED
 from abag.head.runs.run_folder import RUN_FORMAT as RUN
-from abag.head.search.sweep import SWEEP_FORMAT as SWEEP
+from abag.head.sweep import SWEEP_FORMAT as SWEEP
 
 __all__ = ["ADAPTER", "RESIDUES", "RUN", "SHARD", "SHARED", "SWEEP"]

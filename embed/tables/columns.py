@@ -65,7 +65,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "antibody": (
         f"(antibody|ab|mab|scfv|fv){_SEQUENCE}",
         "antibody|ab|mab|fv",
-        f"mata{_SEQUENCE}|{_SEQUENCE}",
+        f"mata{_SEQUENCE}|(aa|protein)?{_SEQUENCE}",
         _SAYS_SEQUENCE + _of_parts("(antibody|ab|mab|fab|scfv|fv)"),
     ),
     "antigen": (
@@ -101,6 +101,8 @@ TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATIONS.values())
 """Roles of columns that are read as text, and must not be mixed up."""
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
+UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
+"""Columns of the index that pandas writes."""
 LISTED_NAMES = 12
 """Columns that an error lists before it counts the others."""
 

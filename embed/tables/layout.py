@@ -50,6 +50,7 @@ from abag.embed.tables.content import (
     are_peptides,
     distinct_texts,
     drop_unused_roles,
+    holds_names,
     holds_sequences,
     refuse_exchanged,
     roles_by_content,
@@ -466,11 +467,21 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
     """Choose columns by what they hold, where their names do not decide; say which."""
     roles = roles_by_content(top, options)
     remarks = []
+    string = top.columns.get("antibody", "")
+    chains = {role: top.columns[role] for role in CHAIN_ROLES if role in top.columns}
+    are_names = roles.keys().isdisjoint(chains) and all(
+        holds_names(top, name) for name in chains.values()
+    )
+    if are_names and string and options.columns.keys().isdisjoint(chains):
+        if holds_sequences(top, string):
+            columns = {role: name for role, name in top.columns.items() if role not in chains}
+            top = replace(top, columns=columns)
     for role, name in roles.items():
         if role in top.columns:
             instead = top.columns[role]
-            remarks.append(f"column {name!r} is used as {role}: {instead!r} holds nucleotides")
-        elif not top.has(role):
+            held = "names" if holds_names(top, instead) else "nucleotides"
+            remarks.append(f"column {name!r} is used as {role}: {instead!r} holds {held}")
+        elif role in ANTIBODY_ROLES and not top.has(role):
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
     ties = {role: names for role, names in top.ties.items() if role not in roles}
     top = replace(top, columns={**top.columns, **roles}, ties=ties)

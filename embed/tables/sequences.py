@@ -62,6 +62,7 @@ from abag.embed.tables.content import (
     coded_domains,
     distinct_texts,
     domain_cells,
+    holds_names,
     holds_nucleotides,
     is_peptide,
     is_sequence,
@@ -735,7 +736,8 @@ def _refuse_names(
         return
     names = names_as_residues(table, table.column(role))
     if not names:
-        names = column.bad_texts if role == "antibody" else []
+        are_names = role == "antibody" or holds_names(table, table.column(role))
+        names = column.bad_texts if are_names else []
         if len(names) < 2 or column.longest >= SHORT_DOMAIN:
             return
     if max(map(len, names)) < SHORT:
