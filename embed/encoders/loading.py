@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from abag.core.device import DevicePlan
 from abag.core.errors import AbagError
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.family import Architecture, Backend, Config, Encoder, EncoderShape, Family
 from abag.embed.encoders.identity import Identity, check_backend, import_faesm
 from abag.embed.encoders.packed import PackedLayerNormEncoder, PackedRmsNormEncoder, rotary_tables
 from abag.embed.encoders.packing import LayerPooling, PackedBatch, pad_batch
-from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
 
 

@@ -197,7 +197,7 @@ class EncoderCheckpoint:
     name: str
     """Name that the store's folders have."""
     family: str
-    """Name of the family, see `abag.embed.encoders.registry`."""
+    """Name of the family, see `abag.embed.encoders.families`."""
     folder: Path | None
     """Folder of the files; None if there are no weights."""
     weights: tuple[Path, ...]
