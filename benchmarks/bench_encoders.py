@@ -305,7 +305,7 @@ class CompiledLayers:
         for stored_layer in encoder._layers:
             layer = [getattr(stored_layer, name) for name in self.FIELDS]
             x = self.layer(x, layer, angles, self.geometry.offsets, self.geometry.max_length)
-        return encoder._ops.layer_norm(x, encoder._last_shift_D, *encoder._last_norm, encoder._eps)
+        return encoder._ops.layer_norm(x, encoder._last_shift_D, encoder._last_norm, encoder._eps)
 
 
 def pooled_means(run, batches, device):

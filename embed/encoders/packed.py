@@ -18,6 +18,7 @@ from torch import Tensor
 from abag.core.device import DevicePlan, to_device
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
 from abag.embed.kernels.attention import Attention, BatchGeometry, load_kernels
+from abag.embed.kernels.ops import Norm, Rotary
 
 if TYPE_CHECKING:
     from abag.embed.encoders.family import Architecture, EncoderShape
@@ -28,10 +29,6 @@ MAX_DISTANCE = 128
 """Longer distances share T5's last bucket of relative positions."""
 FP16_BITS = 15
 """Products are scaled to stay below 2^15, half of the largest fp16 number."""
-
-
-Norm = tuple[Tensor | None, Tensor | None]
-"""Factors and offsets, each shape (D,); None if they are part of the product that follows."""
 
 
 class PackedEncoder(ABC):
@@ -146,19 +143,18 @@ class PackedEncoder(ABC):
         heads = self._shape.heads
         if self._rotary is None:
             return self._attention(ops.linear(y_TD, qkv_3ID, bias_3I), geometry)
-        at = geometry.positions
-        angles = self._rotary
+        rotary = Rotary(geometry.positions, *self._rotary)
         if self._attention.rotates_queries:
             # the GPU is at its power limit: what rotates adds the bias too, not the product
             qkv = ops.linear(y_TD, qkv_3ID)
             query_bias, key_bias, _ = (None,) * 3 if bias_3I is None else bias_3I.chunk(3)
-            ops.rotary_(qkv[:, self._shape.attention_width :], at, *angles, heads, key_bias)
+            ops.rotary_(qkv[:, self._shape.attention_width :], rotary, heads, key_bias)
             return self._attention(qkv, geometry, query_bias)
         qkv = ops.linear(y_TD, qkv_3ID, bias_3I)
         if qk_norm_2I is None:
-            ops.rotary_(qkv, at, *angles, 2 * heads)
+            ops.rotary_(qkv, rotary, 2 * heads)
         else:
-            ops.norm_rotary_(qkv, qk_norm_2I, self._eps, at, *angles, heads)
+            ops.norm_rotary_(qkv, qk_norm_2I, self._eps, rotary, heads)
         return self._attention(qkv, geometry)
 
     def _feed(self, y_TD: Tensor, up: Tensor, bias: Tensor | None) -> Tensor:
@@ -227,14 +223,14 @@ class PackedLayerNormEncoder(PackedEncoder):
             layer, shift_D = self._load_layer(weights, at, norms[2 * i : 2 * i + 2], shift_D)
             self._layers.append(layer)
         self._last_shift_D = shift_D
-        # of the embeddings: shift, factors and offsets; after each sum, a layer begins with a norm
-        self._first_norm: tuple[Tensor, Tensor, Tensor] | None = None
+        # of the embeddings, and the shift before it; after each sum, a layer begins with a norm
+        self._first_norm: tuple[Tensor, Norm] | None = None
         if declared.first_norm and not declared.norm_after:
             no_shift_D = torch.zeros(d, device=self._device)
-            self._first_norm = (no_shift_D, *weights.norm(declared.first_norm, d))
+            self._first_norm = (no_shift_D, weights.norm(declared.first_norm, d))
         last = norms[-1] if declared.norm_after else declared.last_norm
         if declared.last_norm_biased:
-            self._last_norm = weights.norm(last, d)
+            self._last_norm: Norm = weights.norm(last, d)
         else:
             self._last_norm = (weights(f"{last}.weight", d, dtype=full), torch.zeros_like(shift_D))
         return None
@@ -313,7 +309,7 @@ class PackedLayerNormEncoder(PackedEncoder):
         if self._first_norm is not None:
             x_TD = ops.layer_norm(x_TD, *self._first_norm, eps)
         for i, layer in enumerate(self._layers):
-            y_TD = ops.layer_norm(x_TD, layer.shift1_D, *layer.norm1, eps)
+            y_TD = ops.layer_norm(x_TD, layer.shift1_D, layer.norm1, eps)
             if after:
                 x_TD = y_TD
             yield x_TD + layer.shift1_D if i in read and not after else x_TD
@@ -321,11 +317,11 @@ class PackedLayerNormEncoder(PackedEncoder):
                 y_TD, layer.qkv_3DD, layer.qkv_bias_3D, geometry, layer.qk_norm_2D
             )
             ops.add_linear_(x_TD, attended_TD, layer.out_DD)
-            y_TD = ops.layer_norm(x_TD, layer.shift2_D, *layer.norm2, eps)
+            y_TD = ops.layer_norm(x_TD, layer.shift2_D, layer.norm2, eps)
             if after:
                 x_TD = y_TD
             ops.add_linear_(x_TD, self._feed(y_TD, layer.up, layer.up_bias), layer.down_DF)
-        yield ops.layer_norm(x_TD, self._last_shift_D, *self._last_norm, eps)
+        yield ops.layer_norm(x_TD, self._last_shift_D, self._last_norm, eps)
 
 
 def _read_stacked(

@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from abag.embed.kernels.cublaslt import Epilogue, wide_products
-from abag.embed.kernels.ops import Activation, PlainOps
+from abag.embed.kernels.ops import Activation, Norm, PlainOps, Rotary
 
 
 @triton.jit
@@ -632,18 +632,11 @@ class FusedOps(PlainOps):
         )
         return out
 
-    def layer_norm(
-        self,
-        x_TD: Tensor,
-        shift_D: Tensor,
-        weight_D: Tensor | None,
-        bias_D: Tensor | None,
-        eps: float,
-    ) -> Tensor:
+    def layer_norm(self, x_TD: Tensor, shift_D: Tensor, norm: Norm, eps: float) -> Tensor:
         """See `PlainOps`: shape (T, D); computed in fp32."""
         out = torch.empty_like(x_TD)
         _layer_norm_kernel[(len(x_TD),)](
-            x_TD, shift_D, weight_D, bias_D, out, eps, **_row_launch(x_TD.shape[1])
+            x_TD, shift_D, *norm, out, eps, **_row_launch(x_TD.shape[1])
         )
         return out
 
@@ -685,34 +678,17 @@ class FusedOps(PlainOps):
         return gate(self.linear(x_TD, weight, bias), silu=activation == "silu")
 
     def norm_rotary_(
-        self,
-        qkv: Tensor,
-        weight: Tensor,
-        eps: float,
-        positions_T: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        heads: int,
+        self, qkv: Tensor, weight: Tensor, eps: float, rotary: Rotary, heads: int
     ) -> Tensor:
         """See `PlainOps`."""
-        launch = rotary_launch(heads, cos, per_warp=1024)
-        _norm_rotary_kernel[(len(qkv), 2)](
-            qkv, weight, positions_T, cos, sin, qkv.stride(0), eps, **launch
-        )
+        launch = rotary_launch(heads, rotary.cos, per_warp=1024)
+        _norm_rotary_kernel[(len(qkv), 2)](qkv, weight, *rotary, qkv.stride(0), eps, **launch)
         return qkv
 
-    def rotary_(
-        self,
-        x: Tensor,
-        positions_T: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        heads: int,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def rotary_(self, x: Tensor, rotary: Rotary, heads: int, bias: Tensor | None = None) -> Tensor:
         """See `PlainOps`; the bias is added in fp32."""
-        launch = rotary_launch(heads, cos, per_warp=512)
-        _rotary_kernel[(len(x),)](x, bias, positions_T, cos, sin, x.stride(0), **launch)
+        launch = rotary_launch(heads, rotary.cos, per_warp=512)
+        _rotary_kernel[(len(x),)](x, bias, *rotary, x.stride(0), **launch)
         return x
 
 
