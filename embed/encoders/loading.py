@@ -209,18 +209,9 @@ def load_encoder(
         return FaesmEncoder(checkpoint, plan)
     if family.build is not None:
         return family.build(plan)
-    config = family.checked_config(checkpoint)
-    architecture = family.architecture_of(config)
-    packed = PackedRmsNormEncoder if architecture.norm == "rms" else PackedLayerNormEncoder
-    return packed(
-        checkpoint,
-        config,
-        architecture,
-        identity.shape,
-        plan,
-        attention,
-        positions=family.vocabulary.longest_span,
-    )
+    has_rms_norms = family.architecture_of(checkpoint.config).norm == "rms"
+    packed = PackedRmsNormEncoder if has_rms_norms else PackedLayerNormEncoder
+    return packed(identity, plan, attention)
 
 
 class ReferenceEncoder:

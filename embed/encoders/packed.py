@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from abag.core.device import DevicePlan, to_device
-from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
+from abag.embed.encoders.weights import EncoderWeights
 from abag.embed.kernels.attention import Attention, BatchGeometry, load_kernels
 from abag.embed.kernels.ops import Norm, Rotary
 
 if TYPE_CHECKING:
-    from abag.embed.encoders.family import Architecture, EncoderShape
+    from abag.embed.encoders.identity import Identity
     from abag.embed.encoders.packing import LayerPooling, PackedBatch
 
 
@@ -36,31 +36,19 @@ class PackedEncoder(ABC):
 
     Parameters
     ----------
-    checkpoint : EncoderCheckpoint
+    identity : Identity
         Its weights are read here, each exactly once.
-    config : mapping
-        config.json with all defaults, from `Family.checked_config`.
-    architecture, shape
-        The layers and their sizes.
     plan : DevicePlan
         Device and precision.
     attention : str
         The kernel that was asked for, see `load_kernels`.
-    positions : int, optional
-        Most tokens of a span; only rotary positions need it.
     """
 
-    def __init__(
-        self,
-        checkpoint: EncoderCheckpoint,
-        config: Mapping[str, Any],
-        architecture: Architecture,
-        shape: EncoderShape,
-        plan: DevicePlan,
-        attention: str = "auto",
-        *,
-        positions: int | None = None,
-    ) -> None:
+    def __init__(self, identity: Identity, plan: DevicePlan, attention: str = "auto") -> None:
+        family = identity.family
+        config = family.checked_config(identity.checkpoint)
+        architecture = family.architecture_of(config)
+        shape = identity.shape
         self.width = shape.width
         self._shape = shape
         self._architecture = architecture
@@ -76,9 +64,10 @@ class PackedEncoder(ABC):
         )
         self._rotary = None
         if architecture.rotary:
+            positions = family.vocabulary.longest_span
             assert positions is not None
             self._rotary = rotary_tables(positions, shape.head_width, plan.device)
-        with EncoderWeights(checkpoint, plan) as weights:
+        with EncoderWeights(identity.checkpoint, plan) as weights:
             bias_HR = self._load(weights)
         self._attention = Attention(
             name,
@@ -290,7 +279,7 @@ class PackedLayerNormEncoder(PackedEncoder):
     ) -> tuple[Tensor, Tensor]:
         """Read weights, shape (rows, columns), and biases, shape (rows,), of which some are 0."""
         full = torch.float32
-        weight = _read_stacked(weights, at, names, rows, columns, full)
+        weight = weights.stacked(at, names, rows, columns, full)
         if not self._architecture.biased:
             return weight, torch.zeros(rows, device=self._device)
         part = rows // len(names)
@@ -322,19 +311,6 @@ class PackedLayerNormEncoder(PackedEncoder):
                 x_TD = y_TD
             ops.add_linear_(x_TD, self._feed(y_TD, layer.up, layer.up_bias), layer.down_DF)
         yield ops.layer_norm(x_TD, self._last_shift_D, self._last_norm, eps)
-
-
-def _read_stacked(
-    weights: EncoderWeights,
-    at: str,
-    names: tuple[str, ...],
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Read matrices of one height as one, shape (rows, columns)."""
-    part = rows // len(names)
-    return torch.cat([weights(f"{at}.{name}.weight", part, columns, dtype=dtype) for name in names])
 
 
 def _merge(norm: Norm, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -393,11 +369,12 @@ class PackedRmsNormEncoder(PackedEncoder):
         norm1_D, norm2_D = (
             weights(f"{at}.{name}.weight", d, dtype=torch.float32) for name in declared.norms
         )
-        qkv_3ID = _read_stacked(weights, at, declared.qkv, 3 * inner, d, wide)
+        qkv_3ID = weights.stacked(at, declared.qkv, 3 * inner, d, wide)
         query_ID, key_ID, value_ID = self._arrange_qkv(qkv_3ID).chunk(3)
         out_DI = weights(f"{at}.{declared.out}.weight", d, inner, dtype=wide)
         value_ID, out_DI, out_scale = self._fitted(norm1_D, value_ID, out_DI)
-        up = _read_stacked(weights, at, declared.up, (1 + bool(declared.gate)) * f, d, wide)
+        up_rows = (1 + bool(declared.gate)) * f
+        up = weights.stacked(at, declared.up, up_rows, d, wide)
         *gate, first = up.chunk(2) if declared.gate else (up,)
         down_DF = weights(f"{at}.{declared.down}.weight", d, f, dtype=wide)
         up, down_DF, down_scale = self._fitted(norm2_D, first, *gate, down_DF)

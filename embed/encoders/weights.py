@@ -384,6 +384,15 @@ class EncoderWeights(EncoderTensors):
             "them without this prefix."
         )
 
+    def stacked(
+        self, at: str, names: Collection[str], rows: int, columns: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Read matrices of one height in a layer as one, shape (rows, columns)."""
+        import torch
+
+        part = rows // len(names)
+        return torch.cat([self(f"{at}.{x}.weight", part, columns, dtype=dtype) for x in names])
+
     def norm(self, name: str, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Read weight and bias of a layer norm, each shape (width,), dtype=float32."""
         import torch

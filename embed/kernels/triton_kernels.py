@@ -482,10 +482,7 @@ def attention(
     rotary: tuple[Tensor, Tensor] | None = None,
     query_bias: Tensor | None = None,
     *,
-    block_m: int,
-    block_n: int,
-    warps: int,
-    stages: int,
+    tile: tuple[int, int, int, int],
     descriptors: bool = True,
 ) -> Tensor:
     """Attend within each packed sequence.
@@ -495,20 +492,20 @@ def attention(
     qkv : Tensor, shape=(T, 3 * H * D)
         Queries of all heads, then keys, then values.
     tiles : tuple of 3 Tensors, each shape=(tiles,), dtype=int32
-        From `abag.embed.kernels.attention.query_tiles` with this `block_m`.
+        From `abag.embed.kernels.attention.query_tiles` with the queries of a `tile`.
     scale : float
         Factor of the scores, applied after the bias is added.
     heads : int
         H, the number of heads.
-    bias : Tensor, shape=(H, block_m, 2 * reach + block_n), optional
-        From `tile_bias` with this `block_m` and `block_n`: queries and keys per tile.
+    bias : Tensor, shape=(H, queries, 2 * reach + keys), optional
+        From `tile_bias` with the queries and keys of a `tile`.
     rotary : tuple of 2 Tensors, each shape=(positions, D / 2), dtype=float32, optional
         Cosines and sines to rotate the queries with, not the keys, by the position in a sequence.
         Only if D is a power of 2.
     query_bias : Tensor, shape=(H * D,), optional
         Added to the queries before they are rotated.
-    warps, stages : int
-        Warps of a program, and stages of its software pipeline.
+    tile : tuple of 4 int
+        Queries and keys of a tile, warps of a program, and stages of its software pipeline.
     descriptors : bool
         Load tiles by tensor descriptors, which need compute capability 9.0 to be fast.
 
@@ -520,6 +517,7 @@ def attention(
     ----------
     Dao, arXiv:2307.08691: tiles of queries and a running softmax over tiles of keys.
     """
+    block_m, block_n, warps, stages = tile
     tokens = qkv.shape[0]
     width = qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
