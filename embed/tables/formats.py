@@ -492,57 +492,65 @@ def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
     return not antigens.isdisjoint(chains)
 
 
-def read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
-    """Read an object per line, as a CSV file with the same cells would be read."""
+def read_json(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    """Read an object per line, or an array of objects, as a CSV file with the same cells."""
     records = [*_json_records(file.read().decode("utf-8-sig"))]
     names = [*dict.fromkeys(chain.from_iterable(record for _, record in records))]
     sequences = options.sequence_columns(names)
     text = io.StringIO(newline="")
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
     writer.writerow(names)
-    for number, record in records:
+    for place, record in records:
         for name in sequences:
             record[name] = joined_list(record.get(name))
             if isinstance(record[name], dict | list):
                 held = type(record[name]).__name__
-                msg = f"line {number}: {name!r} holds {held}; expected a sequence as text"
+                msg = f"{place}: {name!r} holds {held}; expected a sequence as text"
                 raise ValueError(msg)
         writer.writerow([_json_cell(record.get(name)) for name in names])
     yield from read_separated(text, ",", options, first_row=1)
 
 
-def _json_records(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file and the numbers of their lines; numbers stay as written."""
-    # not splitlines: a text may contain U+2028 and other ends of lines
-    lines = text.rstrip().split("\n")
-    if lines == [""]:
+def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a file and where they are; numbers stay as written."""
+    text = text.rstrip()
+    if not text:
         msg = "it is empty"
         raise ValueError(msg)
-    if lines[0].lstrip().startswith("["):
-        msg = (
-            "line 1 begins a JSON array; save one object per line, as pandas does with "
-            "to_json(path, orient='records', lines=True)"
-        )
+    if text.lstrip().startswith("["):
+        word = "object"
+        records = _parse_json(text, "the array")
+    else:
+        word = "line"
+        # not splitlines: a text may contain U+2028 and other ends of lines
+        lines = enumerate(text.split("\n"), 1)
+        records = [_parse_json(line, f"line {number}") for number, line in lines]
+    if not records:
+        msg = "its array is empty"
         raise ValueError(msg)
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(
-                line,
-                parse_float=str,  # 7.10 stays 7.10, and a long id all of its digits
-                parse_int=str,
-                parse_constant=str,
-                object_pairs_hook=_distinct_names,
-            )
-        except json.JSONDecodeError as error:
-            msg = f"line {number} is not JSON ({error.msg}); expected one object per line"
-            raise ValueError(msg) from None
+    for number, record in enumerate(records, 1):
+        place = f"{word} {number}"
         if not isinstance(record, dict) or not record:
             msg = (
-                f"line {number} holds {line.strip()[:20]!r}, not an object; expected one object "
-                'such as {"heavy": "EVQ", "pKd": 8.5} per line'
+                f"{place} is {json.dumps(record)[:20]}, not an object that is a row; expected "
+                'objects such as {"heavy": "EVQ", "pKd": 8.5}, one per line or in an array'
             )
             raise ValueError(msg)
-        yield number, record
+        yield place, record
+
+
+def _parse_json(text: str, place: str) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return json.loads(
+            text,
+            parse_float=str,  # 7.10 stays 7.10, and a long id all of its digits
+            parse_int=str,
+            parse_constant=str,
+            object_pairs_hook=_distinct_names,
+        )
+    except (json.JSONDecodeError, RecursionError) as error:
+        msg = f"{place} is not JSON ({error}); expected one object per line, or an array of objects"
+        raise ValueError(msg) from None
 
 
 def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -737,12 +745,14 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".csv": read_text,
     ".tsv": read_text,
     ".txt": read_text,
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
+    ".json": read_json,
+    ".jsonl": read_json,
+    ".ndjson": read_json,
     ".parquet": _read_parquet,
     EXCEL: read_excel,
     ".fasta": read_fasta,
     ".fa": read_fasta,
+    ".faa": read_fasta,
 }
 """Readers by the suffix of the file's name, less ``.gz``: each yields rows from top to bottom."""
 IN_QUOTES = frozenset(suffix for suffix, read in FORMATS.items() if read is read_text)
