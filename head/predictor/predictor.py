@@ -664,10 +664,10 @@ class Predictor:
                 used = {
                     kind: of_kind[min(n, len(of_kind) - 1)] for kind, of_kind in encoders.items()
                 }
-                options_of_run: dict[str, Any] = {}
+                fingerprints = {kind: view.fingerprint for kind, view in used.items()}
+                options_of_run: dict[str, Any] = {"fingerprints": fingerprints}
                 for kind, view in used.items():
                     options_of_run[f"{kind}_encoder"] = view.origin
-                    options_of_run[f"{kind}_fingerprint"] = view.fingerprint
                 if antigen := used.get("antigen"):
                     # of "window-1022", window; "whole" is of an encoder without a longest chain
                     long = antigen.long.partition("-")[0].replace("whole", "window")
