@@ -534,7 +534,8 @@ def write_report(saved: SavedRun) -> None:
         most_antigens=MAX_ANTIGENS,
         worst=_largest_errors(saved),
         strong=page_of(summary["strong"], quantity),
-        rounds=_rounds(saved),
+        rounds=round_cells(summary.get("rounds", ()), quantity),
+        round_columns=COLUMN_NAMES,
         settings=_settings(saved),
     )
     write_text(saved.run / "report.html", page)
@@ -567,12 +568,6 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     )
     write_text(path, card)
     return str(path)
-
-
-def _rounds(saved: SavedRun) -> dict[str, Any] | None:
-    """Return the table of a campaign; None for a run of one round."""
-    rounds = saved.summary.get("rounds")
-    return rounds and {"head": COLUMN_NAMES, "rows": round_cells(rounds, saved.quantity)}
 
 
 def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
