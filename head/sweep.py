@@ -51,7 +51,6 @@ from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features, training_labels
-from abag.head.models.baselines import inner_folds
 from abag.head.models.config import MAY_CHANGE, VALIDATION_PAIRS, FitConfig, check_same, is_used
 from abag.head.models.network import LOSSES
 from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, TrainingRows
@@ -59,6 +58,7 @@ from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
 from abag.head.predictor.options import CHOSEN_BY_SWEEP, SweepOptions
+from abag.head.predictor.parts import inner_folds
 from abag.head.regimes.folds import make_splits, strictest_split
 from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import Split, grouped_folds, learned_rows, split_frame

@@ -15,7 +15,7 @@ from sklearn.linear_model import LinearRegression, Ridge
 import abag
 from abag import ColumnError, LabelError
 from abag.head.design.batches import known_errors
-from abag.head.evaluation.scores import describe_regimes
+from abag.head.evaluation.verdicts import describe_regimes
 from abag.head.labels.headers import PKD as PKD_QUANTITY
 from abag.head.models.pair_vectors import TrainingRows
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge

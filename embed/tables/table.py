@@ -27,10 +27,10 @@ from abag.core.errors import ColumnError, TableError
 from abag.core.frames import nested_columns, refuse_nested
 from abag.core.messages import counted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
-from abag.embed.tables.chains import MISSING_TEXT, joined_list
+from abag.embed.tables.chains import CHAIN_ROLES, MISSING_TEXT, joined_list
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
-    CHAIN_ROLES,
+    UNNAMED,
     MissingColumn,
     find_columns,
     may_hold,
@@ -351,7 +351,9 @@ def _read_matrix(
         if role in columns:
             named.add(columns[role])
         named.update(ties.get(role, ()))
-    antigens = [name for name in names if name not in named and holds_labels(texts[name])]
+    index = {*filter(UNNAMED.fullmatch, names)}
+    free = [name for name in names if name not in named and name not in index]
+    antigens = [name for name in free if holds_labels(texts[name])]
     others = [name for name in names if name not in antigens]
     if not antigens or not others:
         missing = "columns of labels" if not antigens else "column that names the antibodies"
@@ -374,8 +376,9 @@ def _read_matrix(
     frame[ANTIGEN_COLUMN] = np.array(antigens, object)[column]
     frame[LABEL_COLUMN] = labels[row, column]
     roles = {"antigen": ANTIGEN_COLUMN, "pkd": LABEL_COLUMN}
-    if len(others) == 1 and not named:
-        roles["antibody"] = others[0]
+    texts_only = [name for name in others if name not in index] or others
+    if len(texts_only) == 1 and not named:
+        roles["antibody"] = texts_only[0]
     empty = labels.size - len(row)
     size = f"{counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')}"
     remark = (

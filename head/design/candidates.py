@@ -25,7 +25,7 @@ from abag.core.messages import counted, quoted, say
 from abag.embed.tables.chains import KINDS, Chains
 from abag.embed.tables.columns import refuse_absent
 from abag.embed.tables.formats import cell_text
-from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_rows
+from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_row
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import NoRows, Table, TableLike, read_numbers, read_table, read_texts
@@ -518,7 +518,7 @@ def read_measured(
     table: TableLike, candidates: Candidates, options: RankOptions, of_run: LayoutRecord
 ) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
-    first = read_top_rows(table, options)
+    first = read_top_row(table, options)
     columns = {}
     for role, name in options.columns.items():
         is_of_both = role not in MEASURED_ROLES | PREDICTION_ROLES

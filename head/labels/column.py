@@ -28,6 +28,7 @@ from abag.core.units import NO_AFFINITIES, UNITS
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.columns import (
     TEXT_ROLES,
+    UNNAMED,
     MissingColumn,
     column_option,
     quote_names,
@@ -78,8 +79,6 @@ if TYPE_CHECKING:
 
 LABELS_AND_SEQUENCES = frozenset({"pkd", "label", "censored", *TEXT_ROLES})
 """Roles of columns that describe no pair."""
-_UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
-"""Columns of the index that pandas writes."""
 _MOST_PROPOSED = 4
 _BINDING = re.compile(
     "affin|activit|fitness|enrich|bind|bound|avidity|score|potenc|inhibit|neutrali|pkd|ic50|ec50"
@@ -312,7 +311,7 @@ class Columns:
         """Those of numbers, likely labels first, without constants, such as a pH, beside others."""
         numbers = []
         for column in self.free:
-            is_index = _UNNAMED.fullmatch(column.name) is not None
+            is_index = UNNAMED.fullmatch(column.name) is not None
             if is_index or column.header.describes_another:
                 continue
             if column.holds_numbers:  # last: it reads all cells

@@ -24,7 +24,8 @@ from abag.core.errors import DamagedFile, RunError
 from abag.core.files import read_json
 from abag.core.messages import align
 from abag.core.options import user_path
-from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models, describe_regimes
+from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models
+from abag.head.evaluation.verdicts import describe_regimes
 from abag.head.regimes.splits import KEYS
 from abag.head.runs.rounds import COLUMN_NAMES, round_cells, rounds_of
 from abag.head.runs.run_folder import (

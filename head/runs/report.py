@@ -48,8 +48,14 @@ from abag.head.evaluation.metrics import (
     spearman_by_group,
     strong_threshold,
 )
-from abag.head.evaluation.scores import columns, describe_regimes
-from abag.head.evaluation.verdicts import page_of, score_strong, warnings, weights_in
+from abag.head.evaluation.verdicts import (
+    columns,
+    describe_regimes,
+    page_of,
+    score_strong,
+    warnings,
+    weights_in,
+)
 from abag.head.labels.headers import DIGITS, PROBABILITY, Quantity
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
