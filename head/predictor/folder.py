@@ -504,14 +504,13 @@ def check_saved(
         If anything differs by more than rounding, or errors on learned labels are larger than on
         held-out ones.
     """
-    pairs = inputs.pairs
     store = open_store(inputs.store.path)
     rng = np.random.default_rng([seed, len(trained)])
     saved = load_predictor(folder)
     try:
         _compare(folder, saved, predictor, store, inputs, _sampled(rng, trained, SCORED))
         for regime in regimes:
-            exact = regime.rows[pairs.censored[regime.rows] == 0]
+            exact = regime.tested.rows[regime.tested.is_exact]
             learned = distinct(exact[np.isin(exact, trained)])
             rows = _sampled(rng, learned, COMPARED)
             if len(rows) >= LEAST_ROWS:  # else chance is not known
@@ -605,9 +604,9 @@ def _compare_errors(
 
 def _held_out_errors(pkd: Floats, regime: WeighedRegime) -> Floats:
     """Return the mean squared out-of-fold error of each pair, (P,); NaN of others."""
-    square = np.square(pkd[regime.rows] - regime.predicted)
-    total = np.bincount(regime.rows, square, minlength=len(pkd))
-    count = np.bincount(regime.rows, minlength=len(pkd))
+    rows = regime.tested.rows
+    total = np.bincount(rows, np.square(pkd[rows] - regime.predicted), minlength=len(pkd))
+    count = np.bincount(rows, minlength=len(pkd))
     with np.errstate(invalid="ignore"):
         return np.asarray(total / count)
 
