@@ -30,7 +30,15 @@ import abag
 from abag.embed.store.store import open_store
 from abag.embed.tables.options import TableOptions
 from abag.head.demo import demo_table
-from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
+from abag.head.design.batches import (
+    RULES,
+    Aim,
+    Cap,
+    KnownErrors,
+    SharedErrors,
+    best_first,
+    choose_capped,
+)
 from abag.head.design.rank import IDENTITY, POOL
 from abag.head.labels.labelled_pairs import LabelledPairs, read_labelled_pairs
 from abag.head.labels.options import LabelOptions
@@ -188,7 +196,7 @@ def promise(library: Library, model: Model, chosen: np.ndarray) -> dict[str, flo
     hits = library.hits[chosen].sum()
     result = {"best": float(best), "above": float(hits)}
     for correlation in CORRELATIONS:
-        expected = expect(mean, sigma, correlation=correlation, above=library.goal)
+        expected = KnownErrors(SharedErrors(correlation)).expect(mean, sigma, above=library.goal)
         low, high = expected.best_interval
         few, many = expected.above_interval
         result |= {
