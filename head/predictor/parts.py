@@ -56,9 +56,8 @@ from abag.head.models.residue_kernel import (
     residue_training,
 )
 from abag.head.models.ridge import FeatureBlock, fit_ridge
-from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.relations import distance_to_parent
-from abag.head.regimes.splits import Split, grouped_folds
+from abag.head.regimes.splits import REGIMES, Split, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs

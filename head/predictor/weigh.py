@@ -48,14 +48,13 @@ from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import fit_sigma
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
-from abag.head.regimes.regimes import KNOWN, without_absent
 from abag.head.regimes.sides import (
     LEAST_GROUPS,
     LEAST_ROWS,
     effective_groups,
     standard_error,
 )
-from abag.head.regimes.splits import grouped_folds, judged, learned_rows
+from abag.head.regimes.splits import KNOWN, grouped_folds, judged, learned_rows, without_absent
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
