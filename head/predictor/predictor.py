@@ -62,7 +62,9 @@ from abag.head.labels.headers import (
 )
 from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.pair_vectors import PairVectors, SideVectors
-from abag.head.regimes.regimes import (
+from abag.head.regimes.relations import NONE
+from abag.head.regimes.sides import KnownSequences, TrainedChains
+from abag.head.regimes.splits import (
     NEW,
     REGIMES,
     FoundRegimes,
@@ -72,8 +74,6 @@ from abag.head.regimes.regimes import (
     find_regimes,
     words_of,
 )
-from abag.head.regimes.relations import NONE
-from abag.head.regimes.sides import KnownSequences, TrainedChains
 
 if TYPE_CHECKING:
     from abag.head.predictor.parts import Parts, UsedRegime
