@@ -1282,8 +1282,8 @@ def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
     says = [column, affinity_type or ""]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
         says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
-    match = re.search("(ic|ec)50", " ".join(says).lower())
-    return f"p{match[0].upper()}" if match else "pKd"
+    match = re.search("(ic|ec)[ _-]*50", plain_text(" ".join(says))[0])
+    return f"p{match[1].upper()}50" if match else "pKd"
 
 
 def decide_prediction(
