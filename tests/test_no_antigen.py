@@ -141,7 +141,7 @@ def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame):
 
 def test_a_column_of_other_proteins_is_proposed_as_a_chain_of_antibodies_alone():
     designs = [f"MKTIIALSYIFCLVFADYKDDDDKGSE{'AEELLKK' * n}" for n in range(1, 5)]
-    with pytest.raises(AbagError, match="By their content: .*heavy.*design") as refused:
+    with pytest.raises(AbagError, match=r"By their content: .*heavy.*design") as refused:
         abag.plan(pd.DataFrame({"design": designs, "Tm": [50, 51, 52, 53]}), no_antigen=True)
     assert "antigen" not in str(refused.value)
 
