@@ -17,6 +17,7 @@ from abag.core.errors import TableError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
+    CHAIN_ROLES,
     KINDS,
     LONG_RUN,
     REPLACED,
@@ -30,7 +31,6 @@ from abag.embed.tables.chains import (
 )
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
-    CHAIN_ROLES,
     SEQUENCE_ROLES,
     UNNAMED,
     MissingColumn,
@@ -333,11 +333,8 @@ def role_by_content(table: Table, name: str) -> str:
     types = [{*domain_types(text)} for text in texts]
     if 2 * types.count(set()) >= len(texts):
         return "antigen" if texts else ""
-    if 2 * types.count({"heavy"}) > len(texts):
-        return "heavy"
-    if 2 * types.count({"light"}) > len(texts):
-        return "light"
-    return "antibody"
+    most = [role for role in CHAIN_ROLES if 2 * types.count({role}) > len(texts)]
+    return most[0] if most else "antibody"
 
 
 def refuse_other_header(table: Table) -> None:
