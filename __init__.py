@@ -57,7 +57,7 @@ _FUNCTIONS = {
     "scan": ("head.design.scan", "describe_scan", "head.predictor.options:ScanOptions"),
     "share": ("head.share", "describe_share", "head.predictor.options:ShareOptions"),
     "sweep": (
-        "head.search.sweep",
+        "head.sweep",
         "describe_trials",
         "head.predictor.options:SweepOptions",
         _FIT,

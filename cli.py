@@ -339,8 +339,8 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
       abag sweep pairs.csv --store store --sweep sweeps/first
     """
     from abag.head.runs.run_folder import describe_fit
-    from abag.head.search.sweep import describe_trials
-    from abag.head.search.sweep import sweep as search
+    from abag.head.sweep import describe_trials
+    from abag.head.sweep import sweep as search
 
     summary = search(table, store, folder, progress=True, **options)
     _print(summary, as_json, describe_trials)

@@ -26,7 +26,6 @@ from abag.core.arrays import distinct
 from abag.core.device import to_device
 from abag.core.errors import MissingPackage, OptionError
 from abag.embed.encode import PoolingSink, TokenBudget
-from abag.embed.encoders.adapters import PEFT_PREFIX
 from abag.embed.encoders.loading import (
     cast_parameters,
     load_encoder,
@@ -35,6 +34,7 @@ from abag.embed.encoders.loading import (
 )
 from abag.embed.encoders.packing import pack_spans, pool_tokens
 from abag.embed.encoders.registry import FAMILIES
+from abag.embed.encoders.weights import PEFT_PREFIX
 from abag.embed.tables.chains import shown_chains
 from abag.head.labels.stored_vectors import Standardizer
 

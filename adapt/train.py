@@ -36,8 +36,8 @@ from abag.core.files import (
 )
 from abag.core.messages import counted, reporting, say
 from abag.core.options import why_mistyped
-from abag.embed.encoders.adapters import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.encoders.identity import identify
+from abag.embed.encoders.weights import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.store.shard import (
     ADAPTER_FILE,
     CONFIG_FILE,
@@ -488,7 +488,9 @@ def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> 
             "antigen column or --antigen SEQ. Leave it out."
         )
         raise OptionError(msg)
-    plan = _plan_training(config)
+    plan = plan_device(config.device, config.precision)
+    if plan.precision == "fp16":  # whose gradients would need loss scaling
+        plan = plan_device(config.device, "fp32")
     pairs = read_labelled_pairs(table, config, config)
     say(pairs.reading.line)
     pairs.report_problems()
@@ -564,12 +566,6 @@ def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity
             raise OptionError(msg)
 
 
-def _plan_training(config: AdaptConfig) -> DevicePlan:
-    plan = plan_device(config.device, config.precision)
-    # fp16 gradients would need loss scaling, so fp32 is used where bf16 is not supported.
-    return plan_device(config.device, "fp32") if plan.precision == "fp16" else plan
-
-
 def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
@@ -595,21 +591,16 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
         seconds=round(progress.seconds, 3),
         resumed_from_step=training.resumed_from_step,
     )
+    words = re.findall(r"[^\W_]+", out.resolve().name.lower())
     content = {
         **ADAPTER_FORMAT,
-        "name": _adapter_name(out),
+        "name": "-".join(words) or "adapter",
         "sides": encoders,
         "options": record,
         "summary": summary,
     }
     write_json(out / ADAPTER_FILE, content)  # last: a folder with this file is a whole adapter
     return summary
-
-
-def _adapter_name(out: Path) -> str:
-    """Derive an adapter's name from its folder: letters and digits, joined by hyphens."""
-    words = re.findall(r"[^\W_]+", out.resolve().name.lower())
-    return "-".join(words) or "adapter"
 
 
 def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:

@@ -160,14 +160,15 @@ def choose(scored, size):
 
 def expectations(pool, batch, above):
     """Return what was expected of a batch before, and what `rank` expects."""
-    from abag.head.design.batches import errors_of_run, expect
+    from abag.head.design.batches import KnownErrors, SharedErrors, known_errors
     from abag.head.labels.headers import PKD
 
     mean, sigma = (batch[name].to_numpy() for name in ("pkd_predicted", "sigma"))
-    known = errors_of_run(pool, {*batch["regime"]}, PKD)
+    known = known_errors(pool, {*batch["regime"]}, PKD)
     antibody = pd.factorize(batch["heavy"] + "|" + batch["light"])[0]
     antigen = pd.factorize(batch["antigen"])[0]
-    yield "before", expect(mean, sigma, correlation=BEFORE, above=above)
+    before = KnownErrors(SharedErrors(BEFORE))
+    yield "before", before.expect(mean, sigma, above=above)
     yield "now", known.expect(mean, sigma, antibody, antigen, above)
 
 
@@ -211,7 +212,7 @@ def planted_errors(rng, pairs, share, antigens):
 
 def judge_law(share, antigens, draws=200, size=96):
     """Yield lines for batches whose errors follow a known law, told by 10 folds of 40 pairs."""
-    from abag.head.design.batches import KnownErrors, estimate_shares, expect
+    from abag.head.design.batches import KnownErrors, SharedErrors, estimate_shares
 
     rng = np.random.default_rng(0)
     for draw in range(draws):
@@ -224,7 +225,7 @@ def judge_law(share, antigens, draws=200, size=96):
         of_batch, antigen = planted_errors(rng, size, share, antigens)
         truth = mean + of_batch
         ways = {
-            "before": expect(mean, np.ones(size), correlation=BEFORE, above=8.0),
+            "before": KnownErrors(SharedErrors(BEFORE)).expect(mean, np.ones(size), above=8.0),
             "now": KnownErrors(shares).expect(mean, np.ones(size), np.arange(size), antigen, 8.0),
         }
         for way, expected in ways.items():

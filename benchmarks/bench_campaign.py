@@ -231,11 +231,11 @@ def choose_with_abag(library, inputs, policy, so_far, batch, folder):
     if not policy.distance:
         batch_columns = {name: order[name].round(4).tolist() for name in ("pkd_predicted", "sigma")}
         return rows, said | batch_columns
-    from abag.head.design.batches import expect
+    from abag.head.design.batches import KnownErrors
 
     chosen = choose_apart(rows, inputs.codes, batch, policy.distance)
     picked = order.set_index("row_of_library").loc[chosen]
-    of_batch = expect(picked["pkd_predicted"].to_numpy(), picked["sigma"].to_numpy())
+    of_batch = KnownErrors().expect(picked["pkd_predicted"].to_numpy(), picked["sigma"].to_numpy())
     return chosen, said | {
         "expected_best": float(of_batch.best_of_first[-1]),
         "best_interval": of_batch.best_interval,
@@ -362,7 +362,7 @@ def summarise_correlations(lines, correlations=(0, 0.25, 0.5, 0.7, 0.9)):
 
     Of batches of abag with the highest predictions, which have predictions and sigmas in the lines.
     """
-    from abag.head.design.batches import expect
+    from abag.head.design.batches import KnownErrors, SharedErrors
 
     ranked = [line for line in lines if line["batch_sigma"] and line["expected_best"] is not None]
     rows = []
@@ -371,10 +371,8 @@ def summarise_correlations(lines, correlations=(0, 0.25, 0.5, 0.7, 0.9)):
             library_lines = [line for line in ranked if line["library"] == library]
             best = np.array([line["best_of_batch"] for line in library_lines])
             of_batch = [
-                expect(
-                    np.array(line["batch_predicted"]),
-                    np.array(line["batch_sigma"]),
-                    correlation=correlation,
+                KnownErrors(SharedErrors(correlation)).expect(
+                    np.array(line["batch_predicted"]), np.array(line["batch_sigma"])
                 )
                 for line in library_lines
             ]

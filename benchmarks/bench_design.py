@@ -30,14 +30,22 @@ import abag
 from abag.embed.store.store import open_store
 from abag.embed.tables.options import TableOptions
 from abag.head.demo import demo_table
-from abag.head.design.batches import RULES, Aim, Cap, best_first, choose_capped, expect
+from abag.head.design.batches import (
+    RULES,
+    Aim,
+    Cap,
+    KnownErrors,
+    SharedErrors,
+    best_first,
+    choose_capped,
+)
 from abag.head.design.rank import IDENTITY, POOL
 from abag.head.labels.labelled_pairs import LabelledPairs, read_labelled_pairs
 from abag.head.labels.options import LabelOptions
-from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import fit_sigma
+from abag.head.predictor.parts import inner_folds
 from abag.head.regimes.relations import antibody_clusters
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)
@@ -188,7 +196,7 @@ def promise(library: Library, model: Model, chosen: np.ndarray) -> dict[str, flo
     hits = library.hits[chosen].sum()
     result = {"best": float(best), "above": float(hits)}
     for correlation in CORRELATIONS:
-        expected = expect(mean, sigma, correlation=correlation, above=library.goal)
+        expected = KnownErrors(SharedErrors(correlation)).expect(mean, sigma, above=library.goal)
         low, high = expected.best_interval
         few, many = expected.above_interval
         result |= {

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from abag.core.cores import limit_blas
-from abag.head.models.kernel_search import FoldLabels, SharedSearch
-from abag.head.models.kernels import CRITERIA, PairSet, Side, SolvedKernels
+from abag.head.models.kernel_search import CRITERIA, FoldLabels, KernelSearch, SolvedKernels
+from abag.head.models.kernels import PairSet, Side
 from abag.head.regimes.splits import grouped_folds
 
 WIDTH = 64
@@ -43,7 +43,7 @@ def draw_search(pairs):
         fold_of_pair = grouped_folds(group, FOLDS, 0)
         folds += [FoldLabels(fold_of_pair != fold, inner, target) for fold in range(FOLDS)]
     folds.append(FoldLabels(np.ones(pairs, np.bool_), inner, target))
-    return SharedSearch(SolvedKernels(train, target, inner, np.ones(pairs)), {}, folds)
+    return KernelSearch(SolvedKernels(train, target, np.ones(pairs)), {}, folds)
 
 
 def costs_alone(search, fold):
@@ -52,7 +52,8 @@ def costs_alone(search, fold):
     rows = np.flatnonzero(fold.learned_C)
     learned = replace(pairs, antibody=pairs.antibody[rows], antigen=pairs.antigen[rows])
     target = fold.target_C[rows] - fold.target_C[rows].mean()
-    return SolvedKernels(learned, target, fold.inner_C[rows], np.ones(len(rows)))
+    labels = FoldLabels(np.ones(len(rows), np.bool_), fold.inner_C[rows], target)
+    return KernelSearch(SolvedKernels(learned, target, np.ones(len(rows))), {}, [labels])
 
 
 def measure(pairs):
@@ -67,7 +68,8 @@ def measure(pairs):
     for chosen, costs in search._costs.items():
         computed += len(costs)
         for (at, criterion), cost in [*costs.items()][::7]:
-            expected = all_alone[at].cost(chosen, criterion)
+            all_alone[at]._costs_of(chosen, {0: True})
+            expected = all_alone[at]._costs[chosen][0, criterion]
             largest = max(largest, abs(cost / expected - 1))
     kernels = len(search._costs)
     cells = (f"{len(search.folds)}", f"{kernels}", f"{computed:,}", f"{seconds:.2f}")

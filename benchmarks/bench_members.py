@@ -25,7 +25,7 @@ from bench_fit import make_pairs, make_task, synchronize
 
 from abag.core.device import resolve_device
 from abag.head.models.config import FitConfig
-from abag.head.search.search import (
+from abag.head.sweep import (
     LOGARITHMIC,
     RANGES,
     SHAPES,

@@ -32,10 +32,9 @@ from abag.embed.tables.options import TableOptions
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions
 from abag.head.models import registry
-from abag.head.models.baselines import inner_folds
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
-from abag.head.predictor.parts import Parts, RunParts, fit_fold
+from abag.head.predictor.parts import Parts, RunParts, fit_fold, inner_folds
 from abag.head.predictor.weigh import weigh_run
 from abag.head.regimes.folds import RegimesOfTable, all_pairs
 from abag.head.regimes.relations import PairGroups

@@ -32,9 +32,9 @@ from abag.head.evaluation.metrics import MeasuredRows, average_folds
 from abag.head.evaluation.scores import TestedPairs, compare_models
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
-from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
+from abag.head.predictor.parts import inner_folds
 from abag.head.regimes.folds import RegimesOfTable, measure_regimes
 from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import TEST, TRAIN

@@ -32,8 +32,8 @@ from abag.head.evaluation.metrics import pearson, ranks
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.labels.stored_vectors import Standardizer
-from abag.head.models.baselines import group_mean, inner_folds
 from abag.head.models.ridge import FeatureBlock, fit_ridge
+from abag.head.predictor.parts import group_mean, inner_folds
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN
 

@@ -79,32 +79,23 @@ class KeyIndex:
 
     def __init__(self, blocks: Sequence[NDArray[np.uint8]]) -> None:
         counts = np.array([len(keys) for keys in blocks], np.int64)
-        high, low = _words(np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *blocks]))
-        order = np.argsort(high, kind="stable")  # stable: the first block stays first
+        keys = _texts(np.concatenate([np.empty((0, KEY_BYTES), np.uint8), *blocks]))
+        order = np.argsort(keys, kind="stable")  # stable: the first block stays first
         block = np.repeat(np.arange(len(blocks)), counts)
         row = np.arange(len(order)) - (np.cumsum(counts) - counts)[block]
-        self._high = high[order]
-        self._low = low[order]
-        self._block = np.append(block[order], -1)  # absent keys point at the last entry
+        # absent keys get the last entry, behind all others, which is no key's
+        self._keys = np.append(keys[order], b"\xff" * KEY_BYTES)
+        self._block = np.append(block[order], -1)
         self._row = np.append(row[order], -1)
 
     def find(self, keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the block that holds each key, and its row there, both (P,); -1 if absent."""
-        high, low = _words(keys)
-        entry = np.full(len(keys), -1, np.int64)
-        # searching in sorted order uses the cache: 6 times faster at 5 million keys
-        order = np.argsort(high)
-        candidate = np.empty(len(keys), np.int64)
-        candidate[order] = np.searchsorted(self._high, high[order])
-        todo = np.arange(len(keys))
-        while todo.size:  # one round unless two keys share their first 8 bytes
-            todo = todo[candidate[todo] < len(self._high)]
-            here = candidate[todo]
-            same_high = self._high[here] == high[todo]
-            equal = same_high & (self._low[here] == low[todo])
-            entry[todo[equal]] = here[equal]
-            todo = todo[same_high & ~equal]
-            candidate[todo] += 1
+        texts = _texts(keys)
+        entry = np.empty(len(keys), np.int64)
+        # searching in sorted order uses the cache: 4 times faster at 2 million keys
+        order = np.argsort(texts)
+        entry[order] = np.searchsorted(self._keys, texts[order])
+        entry[self._keys[entry] != texts] = -1
         return self._block[entry], self._row[entry]
 
 
@@ -113,13 +104,11 @@ def sort_keys(keys: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bo
 
     Both have shape (N,); equal keys stay in their order.
     """
-    words = np.ascontiguousarray(keys).view(">u8")
-    order = np.lexsort((words[:, 1], words[:, 0]))
-    repeated = np.ones(len(keys), np.bool_)
-    repeated[:1] = False
-    for word in words.T:  # one at a time: both together take as much memory as the keys
-        in_order = word[order]
-        repeated[1:] &= in_order[1:] == in_order[:-1]
+    texts = _texts(keys)
+    order = np.argsort(texts, kind="stable")
+    in_order = texts[order]
+    repeated = np.zeros(len(keys), np.bool_)
+    repeated[1:] = in_order[1:] == in_order[:-1]
     return order, repeated
 
 
@@ -128,10 +117,9 @@ def hex_keys(keys: NDArray[np.uint8]) -> list[str]:
     return keys.tobytes().hex(" ", KEY_BYTES).split()
 
 
-def _words(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Split keys into two numbers that sort as the bytes do."""
-    words = np.ascontiguousarray(keys, np.uint8).view(">u8").astype(np.uint64)
-    return words[:, 0], words[:, 1]
+def _texts(keys: NDArray[np.uint8]) -> NDArray[np.bytes_]:
+    """View keys as one value each: texts of one length, which sort as their bytes do."""
+    return np.ascontiguousarray(keys, np.uint8).view(f"S{KEY_BYTES}")[:, 0]
 
 
 def label_weights(share: Floats) -> Floats:

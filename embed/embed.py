@@ -115,8 +115,7 @@ def embed_table(
         been checked.
     """
     names = {"antibody_encoder": antibody_encoder, "antigen_encoder": antigen_encoder}
-    encoders, _ = EncoderOptions.take(names)
-    return _embed(table, store, encoders, EmbedOptions.from_keywords(options, "embed"))
+    return embed_meanwhile(None, table, store, **names, **options)
 
 
 def embed_meanwhile(

@@ -46,8 +46,8 @@ from abag.embed.encoders.packing import (
 )
 from abag.embed.job import KindJob, Rank, name_sequence
 from abag.embed.store.store import LOGLIK
-from abag.embed.tables.chains import IMGT_REGIONS, Chains, position_number
-from abag.embed.tables.numbering import CHAINS, NO_DOMAIN, Numbered, number_antibodies
+from abag.embed.tables.chains import CHAIN_ROLES, IMGT_REGIONS, Chains, position_number
+from abag.embed.tables.numbering import NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.tables.pairs import SequencePart
 
 _CDRS = [
@@ -77,7 +77,7 @@ def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]
         Antibodies with a chain whose CDRs are unknown.
     """
     numbered = number_antibodies(antibodies, cache_dir() / "numbering")
-    cdrs_by_chain = [_find_cdrs(numbered[name]) for name in CHAINS]  # heavy, then light
+    cdrs_by_chain = [_find_cdrs(numbered[name]) for name in CHAIN_ROLES]  # heavy, then light
     no_chain = np.zeros(0, bool)
     weights = []
     unnumbered = 0

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from abag.core.errors import DeviceError, OptionError, SequenceError, StoreError, WorkerError
 from abag.core.messages import bar, note
-from abag.embed.encoders.adapters import copy_adapter
 from abag.embed.encoders.family import Encoder
 from abag.embed.encoders.identity import Identity, check_backend, identify
 from abag.embed.encoders.registry import known_alias
+from abag.embed.encoders.weights import copy_adapter
 from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
 from abag.embed.store.shard import MAX_ARRAYS
 from abag.embed.store.store import LOGLIK, EncoderFolder, Store

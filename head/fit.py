@@ -27,14 +27,7 @@ from abag.core.files import only_writer, refuse_read_only, sweep_partials
 from abag.core.messages import detail, reporting, say
 from abag.core.options import user_path
 from abag.head.labels.labelled_pairs import NothingToLearn, encoded_features, training_labels
-from abag.head.models.baselines import (
-    BaselineInputs,
-    count_mutations,
-    inner_folds,
-    predict_baselines,
-)
 from abag.head.models.config import FitConfig
-from abag.head.models.kernel_search import with_searches
 from abag.head.models.pair_vectors import (
     DoesNotApply,
     PairVectors,
@@ -47,7 +40,16 @@ from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
 from abag.head.predictor.explain import average_contributions
 from abag.head.predictor.folder import check_saved, make_predictor, save_predictor, store_of_run
-from abag.head.predictor.parts import Parts, RunParts, fit_fold
+from abag.head.predictor.parts import (
+    BaselineInputs,
+    Parts,
+    RunParts,
+    count_mutations,
+    fit_fold,
+    inner_folds,
+    predict_baselines,
+    with_searches,
+)
 from abag.head.predictor.weigh import weigh_run
 from abag.head.regimes.folds import OF_TABLE, all_pairs, with_distances
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned

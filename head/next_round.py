@@ -23,19 +23,11 @@ from abag.embed.store.store import LOGLIK, Store, open_store
 from abag.embed.tables.layout import OF_LABELS
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.table import Table, TableLike
+from abag.embed.tables.table import Table, TableLike, read_numbers
 from abag.head.design.batches import known_errors
 from abag.head.labels.classes import read_classes
-from abag.head.labels.column import (
-    AS_IN_THE_RUN,
-    LOGLIKS,
-    Columns,
-    LabelLayout,
-    Remembered,
-    decide_label,
-    read_numbers,
-)
-from abag.head.labels.features import MISSING, with_logliks
+from abag.head.labels.column import AS_IN_THE_RUN, Columns, LabelLayout, Remembered, decide_label
+from abag.head.labels.features import LOGLIKS, MISSING, with_logliks
 from abag.head.labels.headers import USUAL_PKD, Quantity, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
@@ -59,11 +51,11 @@ from abag.head.runs.rounds import (
     columns_of_pair,
     measured_rows,
     read_measured_rows,
+    read_written_pairs,
     refuse_contradictions,
     relations_of,
     rounds_of,
     without_repeats,
-    written_label,
 )
 from abag.head.runs.run_folder import SavedRun, naming_damage, read_run
 from abag.head.training.inputs import RunInputs, first_folders, layout_of_run, vectors_of_pairs
@@ -420,11 +412,14 @@ def _label_joined(
     named: PairColumnOptions,
 ) -> LabelledPairs:
     """Label the measurements of all rounds, with the columns that are `named` and likelihoods."""
-    label = written_label(saved.quantity)
     empty = [role for role in NAMES if (joined[role] == "").all()]
-    options = replace(label.options, replicates=config.replicates, floor=config.floor)
-    in_joined = _as_in_joined(config, named)
-    read = label._replace(options=options).read_pairs(joined.drop(columns=empty), in_joined)
+    read = read_written_pairs(
+        joined.drop(columns=empty),
+        saved.quantity,
+        _as_in_joined(config, named),
+        replicates=config.replicates,
+        floor=config.floor,
+    )
     source = f"{saved.run.name} + {new.table.source}"
     row_numbers = joined["row"].to_numpy(np.int64)
     read = replace(read, source=source, row_numbers=row_numbers, kinds=config.kinds)

@@ -30,7 +30,8 @@ from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.table import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.labels.column import ColumnBeside, UnclearLabel, decide_label
+from abag.head.labels.column import UnclearLabel, decide_label
+from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
@@ -149,8 +150,9 @@ def plan(
         rows_text = pairs.rows_text
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
     work = _work(read, rows, chosen)
-    gpus = GPUS if chosen.all_gpus else SHOWN_GPUS
-    machines = {name: estimate_gpu(name, work) for name in gpus}
+    machines = {}
+    for name in GPUS if chosen.all_gpus else SHOWN_GPUS:
+        machines[name] = _on_gpu(GPUS[name], work, measured=name in MEASURED_ON)
     name, machine = estimate_here(work)
     machines[name] = machine
     return {
@@ -453,11 +455,6 @@ class Work:
             "sessions": {f"{h} h": math.ceil(hours / h) for h in SESSION_HOURS},
             "price": self.price_per_hour and hours * self.price_per_hour,
         }  # fmt: skip
-
-
-def estimate_gpu(name: str, work: Work) -> dict[str, Any]:
-    """Return what a plan says of one of `GPUS`."""
-    return _on_gpu(GPUS[name], work, measured=name in MEASURED_ON)
 
 
 def _on_gpu(gpu: Gpu, work: Work, *, measured: bool) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from abag.core.arrays import hex_keys
 from abag.core.options import parse, schema
 from abag.head.labels.options import SPLIT_VALUES
 from abag.head.labels.stored_vectors import Standardizer
-from abag.head.models.baselines import BASELINES, inner_folds
 from abag.head.models.config import is_used
 from abag.head.models.pair_vectors import DoesNotApply, PairVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import record_digest
+from abag.head.predictor.parts import BASELINES, inner_folds
 from abag.head.regimes.relations import with_clusters
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
 

@@ -53,7 +53,7 @@ TYPES = {
     "RankSummary": "abag.head.design.rank", "RunSummary": "abag.head.runs.run_folder",
     "RunsSummary": "abag.head.runs.compare", "ReportSummary": "abag.head.runs.report",
     "ScanSummary": "abag.head.design.scan", "ShareSummary": "abag.head.share",
-    "SweepSummary": "abag.head.search.sweep",
+    "SweepSummary": "abag.head.sweep",
 }  # fmt: skip
 
 

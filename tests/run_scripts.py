@@ -26,7 +26,7 @@ MODULES = (
     "transformers.models.t5.modeling_t5", "abag.adapt.train", "abag.cli", "abag.embed.embed",
     "abag.embed.encoders.packed", "abag.embed.export", "abag.head.design.rank",
     "abag.head.design.scan", "abag.head.fit", "abag.head.predictor.scoring",
-    "abag.head.search.sweep", "abag.head.share",
+    "abag.head.sweep", "abag.head.share",
 )  # fmt: skip
 """What scripts import; none of it starts a thread, which would not survive a fork."""
 

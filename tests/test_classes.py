@@ -493,7 +493,7 @@ def test_a_perfect_order_of_few_pairs_is_not_taken_for_a_sure_one():
     one_order = replace(  # a single label above its bounds, which happens by chance
         measured_pairs(np.arange(12.0)), censored=np.array([-1] * 11 + [0], np.int8)
     )
-    assert not scores_of_regimes.concordance_claim(one_order, np.arange(12.0), chance=0.5).holds
+    assert not scores_of_regimes.concordance_claim(one_order, np.arange(12.0)).above(0.5).holds
 
 
 @pytest.mark.parametrize("positives", [0, 1, 9])

@@ -29,13 +29,13 @@ import abag
 from abag import DamagedFile, EncoderError, OptionError, embed_table
 from abag.adapt.config import Lora
 from abag.adapt.model import LoraEncoder, fit_lora
-from abag.embed.encoders.adapters import (
+from abag.embed.encoders.loading import load_transformers_model, run_padded
+from abag.embed.encoders.weights import (
     ADAPTER_FORMAT,
     PEFT_PREFIX,
     adapter_digest,
     read_adapter_files,
 )
-from abag.embed.encoders.loading import load_transformers_model, run_padded
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"

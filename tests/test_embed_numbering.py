@@ -9,8 +9,8 @@ import pytest
 from chunks import set_cores, set_sizes
 from trastuzumab import HEAVY, LIGHT
 
-from abag.embed.tables.chains import locate_positions
-from abag.embed.tables.numbering import CHAINS, number_antibodies
+from abag.embed.tables.chains import CHAIN_ROLES, locate_positions
+from abag.embed.tables.numbering import number_antibodies
 
 H3 = HEAVY.index("WGGDGFYAMDY")
 NOT_AN_ANTIBODY = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQAPILSRVGDGTQDNLSGAEK"
@@ -49,7 +49,7 @@ def assert_numbers(numbered, chains, name):
 def test_a_table_is_numbered_as_its_chains_one_by_one(antibodies, fewest, monkeypatch):
     set_cores(monkeypatch, 2)
     set_sizes(monkeypatch, numbered_by_processes=fewest, numbered_part=50)
-    for at, name in enumerate(CHAINS):
+    for at, name in enumerate(CHAIN_ROLES):
         chains = [antibody[at] for antibody in antibodies]
         assert_numbers(number_antibodies(antibodies, None)[name], chains, name)
 
@@ -60,7 +60,7 @@ def same(first, second):
         and list(first[name].layouts) == list(second[name].layouts)
         and np.array_equal(first[name].layout, second[name].layout)
         and np.array_equal(first[name].start, second[name].start)
-        for name in CHAINS
+        for name in CHAIN_ROLES
     )
 
 

@@ -27,9 +27,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import abag
 from abag.head.evaluation.metrics import MeasuredRows
-from abag.head.models.baselines import BaselineInputs, count_mutations, predict_baselines
 from abag.head.models.pair_vectors import SideVectors, count_residues
 from abag.head.models.ridge import FeatureBlock, NormalEquations, fit_ridge
+from abag.head.predictor.parts import BaselineInputs, count_mutations, predict_baselines
 
 
 def random_split(antibody, antigen, seed):

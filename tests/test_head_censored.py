@@ -14,9 +14,9 @@ from scipy.stats import norm, truncnorm
 
 import abag
 from abag.embed.tables.chains import KINDS
-from abag.head.models.baselines import inner_folds
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.ridge import expected_labels, fit_linear, fit_sigma, impute_censored
+from abag.head.predictor.parts import inner_folds
 
 LIMIT = 8.0
 """Half of the labels lie below it."""

@@ -19,20 +19,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from abag.head.models.kernel_search import FoldLabels, FoldSearch, SharedSearch, with_searches
-from abag.head.models.kernels import (
+from abag.head.models.kernel_search import (
     Chosen,
-    GaussianProcess,
-    PairKernel,
-    SolvedKernels,
+    FoldLabels,
+    KernelSearch,
     _solve_inducing,
-    choose_kernel,
     fit_gaussian_process,
+    random_order,
     solved_kernels,
-    tried_weights,
 )
+from abag.head.models.kernels import GaussianProcess, PairKernel
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
+from abag.head.predictor.parts import with_searches
 
 
 def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
@@ -104,9 +103,17 @@ def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
     np.testing.assert_allclose(variance, amplitude * (1 - reduced), atol=1e-4 * amplitude)
 
 
+def cost_of(search, fold, chosen, criterion):
+    """Compute the cost of a kernel that no choice has asked for."""
+    search._costs_of(chosen, {fold: True})
+    return search._costs[chosen][fold, criterion]
+
+
 def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
     training = make_training()
-    solver = solved_kernels(training, {})
+    order = random_order(training)
+    labels = FoldLabels.of(training, training.rows[order])
+    search = KernelSearch(solved_kernels(training, {}, order), {}, [labels])
     chosen = Chosen(PairKernel(0.3, 0.4, ((1.0,), (1.0,))), 0.05)
     square = 0.0
     kernel = plain_kernel(training, 0.3, 0.4)
@@ -119,7 +126,7 @@ def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
         mean = training.pairs.pkd[rest].mean()
         expected = mean + across @ inverse @ (training.pairs.pkd[rest] - mean)
         square += np.square(training.pairs.pkd[held] - expected).sum()
-    assert solver.cost(chosen, "error") == pytest.approx(square, rel=1e-9)
+    assert cost_of(search, 0, chosen, "error") == pytest.approx(square, rel=1e-9)
 
 
 def test_all_pairs_as_inducing_points_give_the_exact_fit(monkeypatch):
@@ -204,13 +211,13 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
 def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, train):
     set_sizes(monkeypatch, search_pairs=60)  # all pairs choose the kernel, or only some
     tried = []
-    factorise = SolvedKernels.factorise
+    costs_of = KernelSearch._costs_of
 
-    def counted(solver, chosen):
-        tried.append((len(solver), chosen))
-        return factorise(solver, chosen)
+    def counted(search, chosen, has_error):
+        tried.append((len(search.solver), chosen))
+        return costs_of(search, chosen, has_error)
 
-    monkeypatch.setattr(SolvedKernels, "factorise", counted)
+    monkeypatch.setattr(KernelSearch, "_costs_of", counted)
     together = make_training(pairs=120, train=train)
     for criterion in ("error", "evidence"):
         shared = fit_gaussian_process(together, criterion)
@@ -221,8 +228,7 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
         for name, array in alone.arrays().items():
             np.testing.assert_array_equal(shared.arrays()[name], array)
         tried = tried[:first]
-    # each process solves what it chose once more
-    assert len(tried) <= len(set(tried)) + 2
+    assert len(tried) == len(set(tried))
 
 
 def test_two_processes_that_choose_the_same_kernel_and_noise_are_solved_once(monkeypatch):
@@ -296,7 +302,7 @@ def test_costs_of_a_fold_are_those_of_its_own_pairs(seed, noise, inner):
     learned[:6] = True
     fold = FoldLabels(learned, rng.permutation(np.arange(n) % inner), rng.normal(size=n))
     other = FoldLabels(~learned | (np.arange(n) < 8), np.arange(n) % 2, rng.normal(size=n))
-    search = SharedSearch(solver, {}, [fold, other])
+    search = KernelSearch(solver, {}, [fold, other])
     chosen = Chosen(KERNEL, noise)
     full = matrix + noise * np.diag(solver.share)
 
@@ -310,13 +316,13 @@ def test_costs_of_a_fold_are_those_of_its_own_pairs(seed, noise, inner):
         weight = np.linalg.solve(kernel[np.ix_(~tested, ~tested)], y[~tested] - mean)
         predicted = mean + matrix[np.ix_(learned, learned)][np.ix_(tested, ~tested)] @ weight
         squares += np.square(y[tested] - predicted).sum()
-    assert search.cost(0, chosen, "error") == pytest.approx(squares, rel=1e-12)
+    assert cost_of(search, 0, chosen, "error") == pytest.approx(squares, rel=1e-12)
 
     centred = y - y.mean()
     amplitude = centred @ np.linalg.solve(kernel, centred) / len(y)
     log_density = multivariate_normal.logpdf(centred, cov=amplitude * kernel)
     constant = len(y) * (1 + np.log(2 * np.pi) - np.log(len(y)))
-    assert search.cost(0, chosen, "evidence") == pytest.approx(
+    assert cost_of(search, 0, chosen, "evidence") == pytest.approx(
         -2 * log_density - constant, rel=1e-12, abs=1e-10
     )
 
@@ -330,7 +336,7 @@ def test_a_choice_does_not_see_what_its_fold_holds_out():
     changed = replace(fold, target_C=other_labels)
     for criterion in ("error", "evidence"):
         before, after = (
-            SharedSearch(solver, {}, [labels]).cost(0, Chosen(KERNEL, 0.2), criterion)
+            cost_of(KernelSearch(solver, {}, [labels]), 0, Chosen(KERNEL, 0.2), criterion)
             for labels in (fold, changed)
         )
         assert before == pytest.approx(after, rel=1e-6)
@@ -363,7 +369,7 @@ def test_a_search_of_all_folds_computes_what_each_choice_alone_asks_for_and_noth
         FoldLabels(rng.random(n) < 0.7, np.arange(n) % 3, noise * rng.normal(size=n) + shift)
         for noise, shift in ((1, 0), (0.1, solver.target), (0, solver.target))
     ]
-    search = SharedSearch(solver, {}, folds)
+    search = KernelSearch(solver, {}, folds)
     search.choose(["error", "evidence"])
     known = {
         (chosen, *asked): cost for chosen, costs in search._costs.items()
@@ -372,11 +378,8 @@ def test_a_search_of_all_folds_computes_what_each_choice_alone_asks_for_and_noth
     asked = {}
     for criterion in ("error", "evidence"):
         for at in range(len(folds)):
-            alone = SharedSearch(solver, {}, folds)
-            choice = choose_kernel(FoldSearch(alone, at), criterion, tried_weights(solver, {}))
-            assert choice == choose_kernel(
-                FoldSearch(search, at), criterion, tried_weights(solver, {})
-            )
+            alone = KernelSearch(solver, {}, folds)
+            assert alone.choice(at, criterion) == search.choice(at, criterion)
             for chosen, costs in alone._costs.items():
                 asked |= {(chosen, *of): cost for of, cost in costs.items()}
     assert known == pytest.approx(asked, rel=1e-12)
@@ -390,7 +393,7 @@ def test_threads_do_not_change_the_costs_of_a_search(monkeypatch):
         FoldLabels(np.arange(n) % 4 != k, np.arange(n) % 3, np.arange(n) % 7 - 3.0)
         for k in range(4)
     ]
-    alone, shared = (SharedSearch(solver, {}, folds, threads) for threads in (1, 3))
+    alone, shared = (KernelSearch(solver, {}, folds, threads) for threads in (1, 3))
     chosen = Chosen(KERNEL, 0.2)
     for at in range(4):
-        assert alone.cost(at, chosen, "error") == shared.cost(at, chosen, "error")
+        assert cost_of(alone, at, chosen, "error") == cost_of(shared, at, chosen, "error")

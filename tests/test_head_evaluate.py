@@ -214,7 +214,7 @@ def test_different_predictions_of_a_pair_are_refused_but_repeated_rows_are_not(c
 def test_an_invalid_prediction_is_refused_with_its_row(case, value, shown):
     theirs = own_predictions(case).astype({"pkd_predicted": object})
     theirs.loc[1, "pkd_predicted"] = value
-    message = f"row 2, column pkd_predicted: {shown} is not a valid prediction.*1 such row"
+    message = rf"row 2, column pkd_predicted: {shown} \(1 such row\) is not a valid prediction"
     with pytest.raises(PredictionError, match=message):
         run_evaluate(case, predictions=theirs)
 

@@ -12,6 +12,7 @@ from sklearn.metrics import r2_score
 
 from abag import FitConfig, OptionError
 from abag.head.evaluation import scores as scores_of_regimes
+from abag.head.evaluation import verdicts
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
@@ -32,6 +33,7 @@ from abag.head.evaluation.metrics import (
     split_key,
     usual_key,
 )
+from abag.head.evaluation.verdicts import describe_regimes
 from abag.head.labels.headers import Quantity
 
 TIED = st.integers(0, 4).map(float)
@@ -666,7 +668,7 @@ def test_r2_compares_with_the_mean_of_the_test_pairs_and_skill_with_that_of_trai
     equal = regime(np.full(4, 7.9), np.full(4, 8.1))
     assert equal["r2"] is None
     assert equal["intervals"]["r2"] is None
-    assert "-" in scores_of_regimes.describe_regimes([equal])[1]
+    assert "-" in describe_regimes([equal])[1]
 
 
 def test_an_anticorrelation_is_worse_than_chance():
@@ -678,6 +680,6 @@ def test_an_anticorrelation_is_worse_than_chance():
 def test_the_table_of_regimes_names_the_unit_of_the_labels():
     pkd = 8 + np.random.default_rng(0).normal(size=100)
     pic50 = Quantity(name="pIC50")
-    head, row = scores_of_regimes.describe_regimes([regime(pkd, pkd)], pic50)
+    head, row = describe_regimes([regime(pkd, pkd)], pic50)
     assert "RMSE (pIC50)" in head
-    assert len(head) == len(row) == len(scores_of_regimes.columns(pic50)) + 1
+    assert len(head) == len(row) == len(verdicts.columns(pic50)) + 1

@@ -16,7 +16,7 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 import abag
 from abag import TrainingError
 from abag.head.models import residue_kernel
-from abag.head.models.kernels import NOISES, fit_gaussian_process
+from abag.head.models.kernel_search import NOISES, fit_gaussian_process
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.residue_kernel import (
     RESIDUE_WEIGHTS,

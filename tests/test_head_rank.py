@@ -93,7 +93,7 @@ def test_improvement_is_what_the_model_does_not_know_and_the_whole_sigma_without
     whole = ranked(table.drop(columns="sigma_model"), tmp_path, **options)
     none = ranked(table.assign(sigma_model=0.0), tmp_path, **options)  # such as that of a ridge
     assert none["id"].tolist() == whole["id"].tolist()
-    with pytest.raises(PredictionError, match="column sigma_model: -1 is not a valid standard err"):
+    with pytest.raises(PredictionError, match=r"sigma_model: -1 .* not a valid standard err"):
         ranked(table.assign(sigma_model=-1), tmp_path, **options)
 
 
@@ -471,12 +471,12 @@ BAD_TABLES = {
     "two predictions": (lambda t: t.assign(predicted_pkd=1), ColumnError, "equally well"),
     "not a number": (
         lambda t: t.assign(pkd_predicted=["x", *t["pkd_predicted"][1:]]), PredictionError,
-        r"row 1, column pkd_predicted: 'x' is not a valid prediction; .* \(1 such row\)",
+        r"row 1, column pkd_predicted: 'x' \(1 such row\) is not a valid prediction",
     ),
-    "infinite": (lambda t: t.assign(pkd_predicted=np.inf), PredictionError, ": inf is .*240 such"),
+    "infinite": (lambda t: t.assign(pkd_predicted=np.inf), PredictionError, ": inf .240 such"),
     "empty": (lambda t: t.assign(pkd_predicted=None), PredictionError, "an empty cell .*240 such"),
     "negative sigma": (lambda t: t.assign(sigma=-t["sigma"]), PredictionError, "standard error"),
-    "no flag": (lambda t: t.assign(far="maybe"), PredictionError, "'maybe' is not a valid"),
+    "no flag": (lambda t: t.assign(far="maybe"), PredictionError, "'maybe' .* is not a valid"),
     "rank": (lambda t: t.assign(rank=1), PredictionError, "already has a column 'rank'"),
 }  # fmt: skip
 

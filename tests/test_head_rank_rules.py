@@ -19,7 +19,6 @@ from abag.head.design.batches import (
     best_first,
     choose_capped,
     estimate_shares,
-    expect,
 )
 
 PKD = st.floats(4, 12)
@@ -111,7 +110,7 @@ def exact_best(correlation, first):
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_the_expected_best_of_a_batch_is_that_of_the_exact_distribution(correlation):
-    expected = expect(MEAN, WIDTH, correlation=correlation)
+    expected = KnownErrors(SharedErrors(correlation)).expect(MEAN, WIDTH)
     exact = [exact_best(correlation, first)[0] for first in range(1, 6)]
     np.testing.assert_allclose(expected.best_of_first, exact, atol=0.03)
     _, grid, below = exact_best(correlation, 5)
@@ -121,14 +120,14 @@ def test_the_expected_best_of_a_batch_is_that_of_the_exact_distribution(correlat
 
 
 def test_with_fully_correlated_errors_the_best_is_as_uncertain_as_one_pair():
-    expected = expect(np.array([8.0, 7.5, 7.0]), np.full(3, 0.5), correlation=1.0)
+    expected = KnownErrors(SharedErrors(1.0)).expect(np.array([8.0, 7.5, 7.0]), np.full(3, 0.5))
     assert expected.best_of_first[-1] == pytest.approx(8.0, abs=0.02)
     assert expected.best_interval == pytest.approx((8 - 1.645 * 0.5, 8 + 1.645 * 0.5), abs=0.03)
 
 
 def test_the_number_above_a_threshold_is_the_sum_of_probabilities_whatever_the_correlation():
     exact = stats.norm.sf((8 - MEAN) / WIDTH).sum()
-    loose, tight = (expect(MEAN, WIDTH, correlation=c, above=8.0) for c in (0.9, 0.0))
+    loose, tight = (KnownErrors(SharedErrors(c)).expect(MEAN, WIDTH, above=8.0) for c in (0.9, 0.0))
     assert loose.above == pytest.approx(exact, abs=0.03)
     assert tight.above == pytest.approx(exact, abs=0.03)
     assert loose.above_interval[1] - loose.above_interval[0] >= np.ptp(tight.above_interval)
@@ -137,14 +136,16 @@ def test_the_number_above_a_threshold_is_the_sum_of_probabilities_whatever_the_c
 def test_a_large_batch_is_simulated_in_blocks_and_the_same_every_time(monkeypatch):
     set_sizes(monkeypatch, simulated_values=1_000)
     mean = np.linspace(9, 6, 400)
-    first, second = (expect(mean, np.full(400, 0.5), correlation=0.3, above=8) for _ in range(2))
+    first, second = (
+        KnownErrors(SharedErrors(0.3)).expect(mean, np.full(400, 0.5), above=8) for _ in range(2)
+    )
     assert (np.diff(first.best_of_first) >= 0).all()
     assert first.best_of_first.tolist() == second.best_of_first.tolist()
     assert first.above == pytest.approx(stats.norm.sf((8 - mean) / 0.5).sum(), rel=0.02)
 
 
 def test_the_best_of_independent_pairs_is_that_of_independent_errors():
-    expected = expect(np.full(100, 7.44), np.ones(100))
+    expected = KnownErrors().expect(np.full(100, 7.44), np.ones(100))
     largest = np.random.default_rng(1).standard_normal((50_000, 100)).max(axis=1)
     assert expected.best_of_first[-1] == pytest.approx(7.44 + largest.mean(), abs=0.03)  # 9.95
     low, high = 7.44 + np.quantile(largest, [0.05, 0.95])
@@ -193,16 +194,23 @@ def test_labels_that_end_where_the_assay_does_say_how_far_measurements_reach():
     rng = np.random.default_rng(0)
     truth = rng.normal(6, 1, 4_000)
     mean, sigma = np.linspace(7.4, 7.0, 24), np.full(24, 0.6)
-    normal = expect(mean, sigma)
-    open_ended = expect(mean, sigma, labels=truth[:400])
+    normal = KnownErrors().expect(mean, sigma)
+    open_ended = KnownErrors(labels=truth[:400]).expect(mean, sigma)
     assert open_ended.best_of_first[-1] == pytest.approx(normal.best_of_first[-1], abs=0.2)
-    ended = expect(mean, sigma, labels=np.minimum(truth[:400], 7.3 + rng.normal(0, 0.05, 400)))
+    ended = KnownErrors(labels=np.minimum(truth[:400], 7.3 + rng.normal(0, 0.05, 400))).expect(
+        mean, sigma
+    )
     assert ended.best_interval[1] < 7.7 < normal.best_interval[0] + 0.1
-    bare = [expect(mean, sigma, labels=some).best_of_first for some in (truth[:9], np.ones(50))]
+    bare = [
+        KnownErrors(labels=some).expect(mean, sigma).best_of_first
+        for some in (truth[:9], np.ones(50))
+    ]
     assert all(np.array_equal(best, normal.best_of_first) for best in bare)
-    far = expect(mean + 20, sigma, labels=truth[:400])  # of another kind than the labels
+    far = KnownErrors(labels=truth[:400]).expect(
+        mean + 20, sigma
+    )  # of another kind than the labels
     assert np.isfinite(far.best_interval).all()
-    certain = expect(mean, np.zeros(24), labels=truth[:400])
+    certain = KnownErrors(labels=truth[:400]).expect(mean, np.zeros(24))
     assert certain.best_interval == (7.4, 7.4)
 
 
@@ -210,7 +218,7 @@ def test_a_few_labels_far_above_the_others_do_not_let_expect_more_than_is_predic
     rng = np.random.default_rng(0)
     selected = np.concatenate([rng.normal(8.5, 0.9, 120), [11.5, 11.9, 12.0, 12.3, 12.4, 13.4]])
     mean, sigma = np.linspace(11.1, 9.9, 16), np.full(16, 1.2)
-    batch = expect(mean, sigma, labels=selected)
+    batch = KnownErrors(labels=selected).expect(mean, sigma)
     assert batch.best_of_first[0] == pytest.approx(mean[0], abs=0.03)
-    ended = expect(mean, sigma, labels=np.minimum(selected, 10.5))
+    ended = KnownErrors(labels=np.minimum(selected, 10.5)).expect(mean, sigma)
     assert ended.best_of_first[0] < mean[0] - 0.2

@@ -30,10 +30,10 @@ from abag import (
     RunError,
     SplitError,
 )
+from abag.head import sweep
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.probit import HeldOutClasses, latent_labels
-from abag.head.search import search, sweep
-from abag.head.search.search import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
+from abag.head.sweep import BATCH_PARAMETERS, LOGARITHMIC, RANGES, SHAPES, score_batch
 from abag.head.training.inputs import read_inputs
 
 QUICK = {"split": "antigen", "epochs": 4, "device": "cpu", "trials": 8}
@@ -243,7 +243,7 @@ def test_trials_that_an_error_ended_are_not_repeated(case, tmp_path, monkeypatch
 
 CHILD = """
 import sys, abag
-from abag.head.search.search import SHAPES
+from abag.head.sweep import SHAPES
 SHAPES.update(dict.fromkeys(SHAPES, {"head": "mlp", "widths": (8, 4)}))
 abag.sweep(sys.argv[1], sys.argv[2], sys.argv[3], split="antigen", epochs=2, device="cpu",
            trials=int(sys.argv[4]))
@@ -367,7 +367,7 @@ def test_a_trial_scores_the_same_in_a_batch_as_alone(case):
 def test_parameters_of_trials_are_valid_options_of_fit(case):
     problem = make_problem(case)
     for params in draw(problem, np.random.default_rng(0), 50):
-        FitConfig(**search.fit_options(params))
+        FitConfig(**sweep.fit_options(params))
         assert all(low <= params[name] <= high for name, (low, high) in RANGES.items())
 
 
@@ -377,8 +377,8 @@ OF_NETWORKS = ("dropout", "loss", "lr", "weight_decay")
 def with_closed_form(monkeypatch):
     # another dict: entries that are deleted and put back change the order, and so what is drawn
     shapes = {"mlp 64": {"head": "mlp", "widths": (8,)}}
-    shapes |= {name: {"head": name} for name in search.ON_VECTORS}
-    monkeypatch.setattr(search, "SHAPES", shapes)
+    shapes |= {name: {"head": name} for name in sweep.ON_VECTORS}
+    monkeypatch.setattr(sweep, "SHAPES", shapes)
     monkeypatch.setattr(sweep, "SHAPES", shapes)
 
 
@@ -393,11 +393,11 @@ def classes(case):
 
 def test_trials_of_classes_are_scored_by_the_log_loss_of_pairs_held_out(classes, monkeypatch):
     with_closed_form(monkeypatch)
-    problem = make_problem(classes, objective=search.LOG_LOSS)
-    informative = dict.fromkeys(search.POOLINGS, "mean")
+    problem = make_problem(classes, objective=sweep.LOG_LOSS)
+    informative = dict.fromkeys(sweep.POOLINGS, "mean")
     (params,) = drawn_batch(problem, 1, shape="ridge", **informative)
     pairs = problem.pairs
-    vectors = search._vectors(problem, params)
+    vectors = sweep._vectors(problem, params)
     latent = np.empty(len(pairs))
     for fold in range(3):
         rows = np.flatnonzero(problem.fold != fold)
@@ -464,11 +464,11 @@ def test_a_sweep_can_choose_a_head_in_closed_form_and_refits_it(case, tmp_path, 
     frame = pd.read_csv(tmp_path / "s/trials.csv")
     best = summary["best"]["params"]
     assert best.keys() == {"shape", "antibody_pooling", "antigen_pooling"}
-    closed = frame["shape"].isin(search.ON_VECTORS)
+    closed = frame["shape"].isin(sweep.ON_VECTORS)
     assert frame.loc[closed, list(OF_NETWORKS)].isna().all(axis=None)
     assert frame.loc[~closed, list(OF_NETWORKS)].notna().all(axis=None)
-    assert set(search.ON_VECTORS) & set(frame["shape"])  # nothing is left to learn in one epoch
-    assert best["shape"] in search.ON_VECTORS
+    assert set(sweep.ON_VECTORS) & set(frame["shape"])  # nothing is left to learn in one epoch
+    assert best["shape"] in sweep.ON_VECTORS
     config = json.loads((tmp_path / "s/final/config.json").read_text())
     assert (config["head"], config["members"]) == (best["shape"], 1)
     assert config["antibody_pooling"] == best["antibody_pooling"]

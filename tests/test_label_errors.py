@@ -14,15 +14,15 @@ from sklearn.linear_model import LinearRegression, Ridge
 
 import abag
 from abag import ColumnError, LabelError
-from abag.head.design.batches import errors_of_run
-from abag.head.evaluation.scores import describe_regimes
+from abag.head.design.batches import known_errors
+from abag.head.evaluation.verdicts import describe_regimes
 from abag.head.labels.headers import PKD as PKD_QUANTITY
 from abag.head.models.pair_vectors import TrainingRows
 from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
 from abag.head.regimes.splits import TEST, TRAIN, Split
 from abag.head.runs.report import chart_data
 from abag.head.runs.run_folder import read_run
-from abag.head.search.search import without_test_part
+from abag.head.sweep import without_test_part
 
 ERRORS = np.array([0.1, 0.2, 0.3, 0.4])
 PKD = np.array([6.0, 7.0, 8.0, 9.0])
@@ -279,7 +279,7 @@ def test_labels_that_hardly_count_are_no_results_to_expect(unequal):
     train["pKd"] = train["pKd"].where(is_good, 14.0)
     run = unequal.at / "hardly"
     abag.fit(train, unequal.store, run, head="ridge", weight="w", **QUICK)
-    known = errors_of_run(run, {"known"}, PKD_QUANTITY)
+    known = known_errors(run, {"known"}, PKD_QUANTITY)
     np.testing.assert_allclose(np.sort(known.labels), np.sort(train["pKd"][is_good]))
     record = json.loads((run / "predictor" / "predictor.json").read_text())
     assert record["label_sd"] == pytest.approx(train["pKd"][is_good].std(ddof=0), rel=0.05)

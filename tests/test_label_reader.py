@@ -16,8 +16,9 @@ from reading import read_labels, read_table
 import abag
 from abag import AbagError, ColumnError, LabelError
 from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.table import read_bounds
 from abag.head.labels import column
-from abag.head.labels.column import decide_label, decide_prediction, read_bounds
+from abag.head.labels.column import decide_label, decide_prediction
 from abag.head.labels.options import LabelOptions
 from abag.head.labels.values import read_affinities
 

@@ -76,6 +76,23 @@ def test_names_on_both_sides_of_a_matrix(tmp_path):
         abag.plan(tmp_path / "w.csv", **options)
 
 
+def test_the_index_that_pandas_writes_is_no_antigen_of_a_matrix(tmp_path):
+    CELLS.to_csv(tmp_path / "m.csv")
+    read = read_sequences(tmp_path / "m.csv", matrix=True)
+    assert read.antigens.chains == [(antigen,) for antigen in ANTIGENS]
+    assert read.antibodies.of_row.tolist() == [0, 1, 1, 2]
+    (tmp_path / "all.fasta").write_text(
+        f">tras_H\n{HEAVY}\n>7_H\n{D13_HEAVY}\n>HER2\n{ANTIGENS[0]}\n>gp120\n{ANTIGENS[1]}\n"
+    )
+    named = pd.DataFrame({"mab": ["tras", "7"], "HER2": [8.1, None], "gp120": [5.5, 6.0]})
+    named.to_csv(tmp_path / "n.csv")
+    named.set_index("mab").rename_axis(None).to_csv(tmp_path / "i.csv")
+    for name in ("n.csv", "i.csv"):
+        read = read_sequences(tmp_path / name, matrix=True, sequences=[tmp_path / "all.fasta"])
+        assert [chains[0] for chains in read.antibodies.chains] == [HEAVY, D13_HEAVY]
+        assert len(read.frame) == 3
+
+
 def test_a_table_of_pairs_is_no_matrix(tmp_path):
     table = pd.DataFrame({"heavy": [HEAVY], "antigen": [ANTIGENS[0]], "pKd": [8.0]})
     with pytest.raises(TableError, match="'antigen', which matrix makes of the other columns"):

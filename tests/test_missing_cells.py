@@ -9,7 +9,7 @@ from reading import read_labels, splits_of
 import abag
 from abag import PredictionError
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.models.baselines import group_mean
+from abag.head.predictor.parts import group_mean
 from abag.head.regimes.splits import TEST, TRAIN, Split
 from abag.head.runs.rounds import NAMES, measured_rows
 

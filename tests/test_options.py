@@ -30,7 +30,7 @@ from abag.cli import main
 from abag.core.command_line import OptionsCommand
 from abag.core.options import Options, option, schema
 from abag.head.regimes.folds import SPLIT_METHODS
-from abag.head.search.search import BATCH_PARAMETERS, RANGES, SHAPES
+from abag.head.sweep import BATCH_PARAMETERS, RANGES, SHAPES
 
 sys.path.insert(0, str(Path(__file__).parent))
 from heads import SPLIT_VALUES

@@ -751,6 +751,41 @@ def test_amino_acids_are_read_where_a_column_of_nucleotides_fits_the_role_by_its
     assert note == f"column {protein!r} is used as {role}: {table.columns[0]!r} holds nucleotides"
 
 
+@pytest.mark.parametrize("name", ["VHH", "Nanobody", "Antibody", "scFv", "Clone"])
+@pytest.mark.parametrize("sequence", ["Sequence", "AA sequence", "protein_seq"])
+def test_the_column_of_sequences_is_read_beside_one_of_names_that_fits_the_role(name, sequence):
+    names = [f"Nb{number}" for number in range(len(HEAVIES))]
+    table = pd.DataFrame({name: names, sequence: HEAVIES, "Antigen": "HEL", "target seq": AG})
+    read = read_sequences(table)
+    assert [chains[0] for chains in read.antibodies.chains] == HEAVIES
+    assert read.columns["antigen"] == "target seq"
+
+
+def test_antigens_are_read_from_the_column_of_sequences_beside_one_of_their_names():
+    table = pd.DataFrame({"VHH": HEAVIES, "Antigen": "HEL", "Target protein sequence": AG})
+    read = read_sequences(table)
+    assert read.columns["antigen"] == "Target protein sequence"
+    assert read.columns["antigen_name"] == "Antigen"
+    peptides = table.assign(Antigen="GILGFVFTL")
+    assert read_sequences(peptides).columns["antigen"] == "Antigen"
+
+
+def test_names_of_nanobodies_alone_are_said_to_be_names():
+    names = [f"Nb{number}" for number in range(12)]
+    with pytest.raises(AbagError, match="column 'VHH' holds names, such as 'Nb0', not"):
+        read_sequences(pd.DataFrame({"VHH": names, "antigen": AG}))
+
+
+@pytest.mark.parametrize(("name", "light"), [("scFv", LIGHT), ("Nanobody", ""), ("sdAb", "")])
+def test_a_column_that_is_called_as_a_format_of_antibodies_is_read_if_it_holds_them(name, light):
+    table = pd.DataFrame({name: [heavy + light for heavy in HEAVIES], "antigen": AG})
+    read = read_sequences(table)
+    assert read.antibodies.chains == [(heavy, light) for heavy in HEAVIES]
+    assert f"column {name!r} is used as antibody: it holds antibody variable domains" in read.notes
+    with pytest.raises(AbagError, match="no column for heavy, light or antibody"):
+        read_sequences(table.assign(**{name: "True"}))
+
+
 @pytest.mark.parametrize("name", ["VL_nt", "insert", "light_nucleotide_sequence"])
 def test_a_chain_that_a_table_has_as_nucleotides_alone_is_not_left_out(name):
     leader = "GC"  # another reading frame

@@ -321,7 +321,7 @@ LAYERS = """
     head.training head.predictor head.runs
     head.design
     head.next_round head.fit
-    head.search head.prepare head.demo head.plan
+    head.sweep head.prepare head.demo head.plan
     head.estimators
     head.share
     adapt

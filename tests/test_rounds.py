@@ -13,7 +13,7 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import DamagedFile
-from abag.head.design.batches import errors_of_run
+from abag.head.design.batches import known_errors
 from abag.head.labels.headers import PKD
 from abag.head.runs.rounds import MARGIN, draw_rounds
 from abag.head.runs.run_folder import describe_fit
@@ -217,7 +217,7 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
     some.iloc[[2, 0, 1]].to_csv(tmp_path / "some.csv", index=False)
     entry = add_round(case, tmp_path / "r2", tmp_path / "some.csv")["rounds"][1]
     mean, sigma = (some[name].to_numpy() for name in ("pkd_predicted", "sigma"))
-    known = errors_of_run(case / "r1", {*some["regime"]}, PKD)
+    known = known_errors(case / "r1", {*some["regime"]}, PKD)
     of_some = known.expect(mean, sigma, np.arange(3), np.zeros(3, int))
     assert entry["expected_best"] == pytest.approx(of_some.best_of_first[-1], abs=1e-6)
     assert entry["expected_best"] < order["expected_best"].max()
@@ -569,3 +569,11 @@ def test_results_that_say_no_binding_are_bounds_where_their_concentration_is_giv
     assert (bound["pkd"], bound["censored"], bound["row"]) == (pytest.approx(5), ">", 5)
     config = json.loads((tmp_path / "r2" / "config.json").read_text())
     assert config["no_binding"] is None  # of this table alone, in its unit
+
+
+def test_names_that_are_numbers_beside_gaps_are_kept_as_a_file_has_them(case, tmp_path):
+    frame = variants(90).head(40).assign(id=[np.nan, *range(1, 40)])  # 1.0 in memory, 1 in a file
+    fit_first(frame, case / "store", tmp_path / "r1")
+    shown = pd.read_parquet(tmp_path / "r1/pairs.parquet").sort_values("row")["id"].tolist()
+    kept = pd.read_parquet(tmp_path / "r1/measured.parquet").sort_values("row")["id"].tolist()
+    assert shown == kept == ["", *map(str, range(1, 40))][: len(shown)]

@@ -48,13 +48,29 @@ def test_lines_may_lack_names_and_numbers_stay_as_they_are_written(tmp_path):
     assert read_table(tmp_path / "a.jsonl").frame["pKd"].tolist() == ["8.50", "1e1"]
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ('[{"heavy": "EVQ"}]', "line 1 begins a JSON array"),
-    ('{"heavy": "EVQ"}\n{"heavy"', "line 2 is not JSON"),
-    ('{"heavy": {"a": 1}}', "'heavy' holds dict"), ("", "it is empty"), ("3", "line 1 holds"),
-    ('{"a": 1, "a": 2}', "two columns are called 'a'"), ("{}", "line 1 holds '{}'"),
+@pytest.mark.parametrize(("name", "how"), [
+    ("a.json", {}), ("a.json", {"indent": 2}), ("a.jsonl", {}), ("a.json.gz", {"lines": True}),
 ])  # fmt: skip
-def test_what_is_no_json_lines_file_is_refused_in_one_line(tmp_path, text, words):
+def test_an_array_of_objects_is_read_as_its_objects_in_lines(tmp_path, name, how):
+    frame = pd.DataFrame({"heavy": ["EVQ", "EVK"], "pKd": [8.5, None], "note": ["[", "é\u2028"]})
+    frame.to_json(tmp_path / name, orient="records", **how)
+    read = read_table(tmp_path / name, as_written=True).frame
+    assert read.to_dict("list") == {
+        "heavy": ["EVQ", "EVK"],
+        "pKd": ["8.5", ""],
+        "note": ["[", "é\u2028"],
+    }
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ('[{"heavy": "EVQ"}', "the array is not JSON"), ("[]", "its array is empty"),
+    ('[{"heavy": "EVQ"}, [1]]', 'object 2 is ["1"], not an object'),
+    ('{"heavy": "EVQ"}\n{"heavy"', "line 2 is not JSON"), ("[" * 100_000, "is not JSON"),
+    ('{"heavy": {"a": 1}}', "line 1: 'heavy' holds dict"), ("", "it is empty"),
+    ("3", 'line 1 is "3", not an object'), ("{}", "line 1 is {}, not an object"),
+    ('{"a": 1, "a": 2}', "two columns are called 'a'"),
+])  # fmt: skip
+def test_what_is_no_file_of_json_rows_is_refused_in_one_line(tmp_path, text, words):
     (tmp_path / "a.jsonl").write_text(text)
     with pytest.raises(TableError) as caught:
         abag.plan(tmp_path / "a.jsonl")

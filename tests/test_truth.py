@@ -19,7 +19,7 @@ from marks import in_ci
 
 import abag
 from abag import DamagedFile, RunError
-from abag.head.models import kernels
+from abag.head.models import kernel_search
 from abag.head.predictor.parts import Parts
 
 FAST = {name: value for name, value in QUICK.items() if name != "split"}
@@ -167,10 +167,10 @@ def test_a_fit_larger_than_its_folds_uses_inducing_points_in_all_or_in_none(
     linear, tmp_path, monkeypatch
 ):
     solved = []
-    original = kernels._solve_inducing
+    original = kernel_search._solve_inducing
     set_sizes(monkeypatch, exact_pairs=250)  # between the folds and all
     monkeypatch.setattr(
-        kernels,
+        kernel_search,
         "_solve_inducing",
         lambda *arguments: solved.append(len(arguments[0])) or original(*arguments),
     )

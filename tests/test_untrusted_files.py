@@ -19,7 +19,7 @@ from stores import merge
 
 from abag import DamagedFile, StoreError, open_store
 from abag.core.files import read_inside
-from abag.embed.encoders.adapters import read_adapter_files
+from abag.embed.encoders.weights import read_adapter_files
 from abag.embed.store.shard import ADAPTER_PATHS, write_adapter_files
 
 PARTS = ("..", ".", "", "adapter", "antibody", "pwned", "a\0b", "~", "C:", "\\..\\", "é", "\x1b[2J")

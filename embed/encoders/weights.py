@@ -1,17 +1,28 @@
-"""Encoder weights on disk: the names, values and digest of a checkpoint's tensors.
+"""Encoder weights on disk: names, values and digest of a checkpoint's tensors, and their adapters.
 
 Every shape is checked, and no tensor is overlooked. torch is imported when a tensor is read: a
 digest that the cache holds does without it.
+
+An adapter, low-rank changes that are merged into the weights when they are loaded, is a folder
+written by `abag adapt`:
+
+    adapter.json          written last; the encoders it changes, by the digests of their weights
+    splits.parquet        the split of every pair, and the pairs that the adapter was trained on
+    antibody/, antigen/   adapter_model.safetensors and adapter_config.json, as peft writes them
+
+A store keeps a copy with the vectors, to encode further sequences and to find out which labels the
+vectors have seen.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError  # the error of torch.load(weights_only=True)
@@ -22,15 +33,27 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load
 
-from abag.core.errors import EncoderError
-from abag.core.files import cache_dir, check_names, load_cached, store_cached
+from abag.core.errors import DamagedFile, EncoderError
+from abag.core.files import cache_dir, check_names, load_cached, read_inside, store_cached
 from abag.core.messages import first_line
+from abag.embed.store.shard import (
+    ADAPTER_FILE,
+    ADAPTER_FOLDER,
+    CONFIG_FILE,
+    ROWS_FILE,
+    WEIGHTS_FILE,
+    adapter_digest,
+    write_adapter_files,
+)
 
 if TYPE_CHECKING:
     import torch
 
     from abag.core.device import DevicePlan
+    from abag.embed.store.store import EncoderFolder
+    from abag.embed.tables.chains import Kind
 
 WHOLE_FILES = ("model.safetensors", "pytorch_model.bin")
 """Weight files of a checkpoint that is not sharded, in the order of preference."""
@@ -46,6 +69,21 @@ _PARALLEL = "module."
 """What DistributedDataParallel puts before every name."""
 # transformers reads, and some of its versions write, TensorFlow's names of the norms
 _TENSORFLOW_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+ADAPTER_FORMAT = {"format": "abag-adapter", "version": 1}
+"""Keys of adapter.json that say how to read it."""
+PEFT_PREFIX = "base_model.model."
+"""Prefix of every name in peft's files."""
+_SIDE_KEYS = ("encoder", "weights", "digest")
+"""What a reader needs of one encoder in adapter.json."""
+_INVALID_ADAPTER = (
+    LookupError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
+    SafetensorError,
+)
+"""What content of the wrong kind raises where it is read."""
 
 
 class EncoderNotFound(EncoderError):
@@ -374,15 +412,11 @@ def weights_digest(checkpoint: EncoderCheckpoint) -> str:
     entry = identity.digest()
     digest = load_cached(cache, entry)
     if digest is None:
-        digest = _hash_tensors(checkpoint)
+        with EncoderTensors(checkpoint) as tensors:
+            digests = [_hash_tensor(name, tensors.read[name]()) for name in sorted(tensors.read)]
+        digest = blake3(b"".join(digests)).digest(length=16)
         store_cached(cache, entry, digest)
     return digest.hex()
-
-
-def _hash_tensors(checkpoint: EncoderCheckpoint) -> bytes:
-    with EncoderTensors(checkpoint) as tensors:
-        digests = [_hash_tensor(name, tensors.read[name]()) for name in sorted(tensors.read)]
-    return blake3(b"".join(digests)).digest(length=16)
 
 
 def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
@@ -402,3 +436,129 @@ def _file_identity(path: Path) -> bytes:
     # inode and change time, too: images built to be reproducible give all files the same time
     numbers = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
     return f"\0{path.resolve()}\0{numbers}\0".encode()
+
+
+# --- adapters -------------------------------------------------------------------------------------
+
+
+def with_adapter(
+    checkpoint: EncoderCheckpoint, weights: str, folder: Path, kind: Kind
+) -> EncoderCheckpoint:
+    """Return a checkpoint that merges an adapter into its weights when it is loaded.
+
+    Parameters
+    ----------
+    checkpoint : EncoderCheckpoint
+    weights : str
+        Digest of the checkpoint's weights, from `weights_digest`.
+    folder : path
+        The folder of the adapter.
+    kind : {"antibody", "antigen"}
+        The kind of sequence that the encoder is for.
+
+    Raises
+    ------
+    EncoderError
+        If the adapter is not finished, or was trained for another kind or on other weights.
+    DamagedFile
+        If its files are incomplete, or not those that were written.
+    """
+    record = _read_adapter_record(folder)
+    sides = record["sides"]
+    if kind not in sides:
+        msg = (
+            f"{folder}: adapts {' and '.join(sides)}, not {kind}; expected an adapter of "
+            f"{kind} encoders. Omit --{kind}-adapter, or train one with --sides {kind}."
+        )
+        raise EncoderError(msg)
+    trained = sides[kind]
+    if trained["weights"] != weights:
+        msg = (
+            f"{folder}: trained on {trained['encoder']} with weights {trained['weights']}; "
+            f"{checkpoint.name} has weights {weights or 'none'}. "
+            f"Give --{kind}-encoder {trained['encoder']}, or an adapter of {checkpoint.name}."
+        )
+        raise EncoderError(msg)
+    files = read_adapter_files(folder, kind)
+    if adapter_digest(weights, files) != trained["digest"]:
+        msg = (
+            f"{folder}: the files do not match {ADAPTER_FILE} (digest differs). "
+            "Copy the whole folder again."
+        )
+        raise DamagedFile(msg)
+    adapter = _parse_adapter(folder, record, kind, files)
+    return replace(checkpoint, name=f"{checkpoint.name}-{adapter.name}", adapter=adapter)
+
+
+def _parse_adapter(
+    folder: Path, record: Mapping[str, Any], kind: Kind, files: Mapping[str, bytes]
+) -> Adapter:
+    a_end = ".lora_A.weight"
+    b_end = ".lora_B.weight"
+    try:
+        config = json.loads(files[f"{kind}/{CONFIG_FILE}"])
+        scale = float(config["lora_alpha"] / config["r"])
+        tensors = {}
+        for name, tensor in load(files[f"{kind}/{WEIGHTS_FILE}"]).items():
+            tensors[name.removeprefix(PEFT_PREFIX)] = tensor
+        modules = sorted(name.removesuffix(a_end) for name in tensors if name.endswith(a_end))
+        factors = {module: (tensors[module + a_end], tensors[module + b_end]) for module in modules}
+        if not math.isfinite(scale):
+            msg = f"lora_alpha / r is {scale}"
+            raise ValueError(msg)
+    except _INVALID_ADAPTER as error:  # anybody may have written and signed them
+        msg = f"{folder}: its files cannot be read ({error!r}). Copy the whole folder again."
+        raise DamagedFile(msg) from error
+    return Adapter(folder, record["name"], record["sides"][kind]["digest"], scale, factors)
+
+
+def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
+    """Read the files of an adapter for one kind of sequence, by path in its folder.
+
+    Raises
+    ------
+    DamagedFile
+        If one is missing or cannot be read.
+    """
+    names = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
+    try:
+        return {name: read_inside(folder, name) for name in names}
+    except OSError as error:
+        msg = f"{folder}: incomplete ({error}). Copy the whole folder again."
+        raise DamagedFile(msg) from error
+
+
+def copy_adapter(adapter: Adapter, folder: EncoderFolder) -> None:
+    """Copy an encoder's adapter into its folder of a store."""
+    files = read_adapter_files(adapter.folder, folder.kind)
+    # written last: the copy is complete
+    files[ADAPTER_FILE] = read_inside(adapter.folder, ADAPTER_FILE)
+    copies = {f"{ADAPTER_FOLDER}/{name}": data for name, data in files.items()}
+    write_adapter_files(folder.path, copies)
+
+
+def _read_adapter_record(folder: Path) -> dict[str, Any]:
+    path = folder / ADAPTER_FILE
+    try:
+        record = json.loads(read_inside(folder, ADAPTER_FILE))
+    except (OSError, ValueError, RecursionError) as error:
+        msg = (
+            f"{folder}: no finished adapter (cannot read {ADAPTER_FILE}); expected the --out "
+            "folder of abag adapt. Run that command until it finishes."
+        )
+        raise EncoderError(msg) from error
+    if not isinstance(record, dict) or not ADAPTER_FORMAT.items() <= record.items():
+        msg = (
+            f"{path}: not a supported adapter; this abag reads {ADAPTER_FORMAT}. Adapt again, or "
+            "use the version of abag that wrote it."
+        )
+        raise EncoderError(msg)
+    sides: Any = record.get("sides")
+    texts = [record.get("name")]
+    for side in sides.values() if isinstance(sides, dict) else ():
+        digests = side if isinstance(side, dict) else {}
+        texts += [digests.get(key) for key in _SIDE_KEYS]
+    if len(texts) == 1 or not all(isinstance(text, str) for text in texts):
+        msg = f"{path}: lacks the name or the digests of an adapter. Copy the whole folder again."
+        raise DamagedFile(msg)
+    return record

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.messages import counted, quoted
-from abag.embed.tables.chains import MISSING_TEXT, ChainPlaces
+from abag.embed.tables.chains import CHAIN_ROLES, MISSING_TEXT, ChainPlaces
 
 AIRR_TEXTS = (
     "sequence_id",
@@ -52,7 +52,6 @@ _PRODUCTIVE = frozenset(("t", "true", "1", "1.0", "y", "yes", "productive", ""))
 _NOT_PRODUCTIVE = frozenset(
     ("f", "false", "0", "0.0", "n", "no", "unproductive", "nonproductive", "non-productive")
 )
-ROLES = ("heavy", "light")
 NOT_PRODUCTIVE = "not productive"
 """Reason of a row that is skipped whatever ``--bad-rows`` is."""
 
@@ -277,9 +276,9 @@ def _join(
 ) -> pd.DataFrame:
     # of several chains of a cell, which is a problem, the first
     residues = records["residues"].mask(records.duplicated(["cell", "role"]), "")
-    chains = {role: residues.where(records["role"] == role, "") for role in ROLES}
+    chains = {role: residues.where(records["role"] == role, "") for role in CHAIN_ROLES}
     joined = pd.DataFrame({"id": records["id"]} | chains).groupby(records["cell"], sort=False)
-    antibodies = joined.agg({"id": "first", **dict.fromkeys(ROLES, "".join)})
+    antibodies = joined.agg({"id": "first", "heavy": "".join, "light": "".join})
     others = values.drop(columns=[*_REPLACED], errors="ignore")
     stated = others.groupby(records["cell"], sort=False)
     agree = [*others.columns[stated.nunique().le(1).all()]]

@@ -31,6 +31,8 @@ from abag.core.messages import quoted
 # ---- variable domains of a string ----------------------------------------------------------------
 
 ChainName = Literal["heavy", "light"]
+CHAIN_ROLES: tuple[ChainName, ChainName] = ("heavy", "light")
+"""Roles that a user may leave empty: ``--column light=`` says that no column is the light chain."""
 StringForm = Literal["one chain", "no domain", "glued", "linker", "repeated"]
 """What a string was: one variable domain, none that is known, two without or with a linker, or the
 same heavy chain twice."""
@@ -312,7 +314,7 @@ def _arranged(first_chain: str, first: str, second: str, form: StringForm) -> Do
 
 Kind = Literal["antibody", "antigen"]
 KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
-PLURAL: dict[Kind, str] = {"antibody": "antibodies", "antigen": "antigens"}
+PLURAL: dict[str, str] = {"antibody": "antibodies", "antigen": "antigens"}
 Chains = tuple[str, ...]
 """Normalized: (heavy, light) of an antibody, the sorted chains of an antigen."""
 

@@ -10,12 +10,11 @@ import re
 import shlex
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Literal
 
 from abag.core.errors import ColumnError
 from abag.core.messages import quoted
 from abag.core.units import UNITS
-from abag.embed.tables.chains import Kind
+from abag.embed.tables.chains import CHAIN_ROLES, Kind
 
 # Patterns over the lower-case letters and digits of a name. The first pattern that matches any
 # column decides: a column that says "sequence" goes before one that may hold a name or PDB chain.
@@ -66,7 +65,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "antibody": (
         f"(antibody|ab|mab|scfv|fv){_SEQUENCE}",
         "antibody|ab|mab|fv",
-        f"mata{_SEQUENCE}|{_SEQUENCE}",
+        f"mata{_SEQUENCE}|(aa|protein)?{_SEQUENCE}",
         _SAYS_SEQUENCE + _of_parts("(antibody|ab|mab|fab|scfv|fv)"),
     ),
     "antigen": (
@@ -102,8 +101,8 @@ TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATIONS.values())
 """Roles of columns that are read as text, and must not be mixed up."""
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
-CHAIN_ROLES: tuple[Literal["heavy", "light"], ...] = ("heavy", "light")
-"""Roles that a user may leave empty: ``--column light=`` says that no column is the light chain."""
+UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
+"""Columns of the index that pandas writes."""
 LISTED_NAMES = 12
 """Columns that an error lists before it counts the others."""
 

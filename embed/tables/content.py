@@ -17,6 +17,7 @@ from abag.core.errors import TableError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
+    CHAIN_ROLES,
     KINDS,
     LONG_RUN,
     REPLACED,
@@ -30,8 +31,8 @@ from abag.embed.tables.chains import (
 )
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
-    CHAIN_ROLES,
     SEQUENCE_ROLES,
+    UNNAMED,
     MissingColumn,
     column_option,
     may_hold,
@@ -86,6 +87,8 @@ OTHER_STATE = re.compile(
     re.IGNORECASE,
 )
 """Names of columns of the chains that those of the row were derived from."""
+_FORMATS = re.compile("(scfv|fab|nanobody|sdab)(chain)?")
+"""Names of columns, simplified, that hold antibodies, their names, or whether they are such."""
 _DEFAULTS = TableOptions()
 CDR_PAGE = "docs/how-to/own-table.md, CDRs of one antibody"
 """Where it is said how parts of chains are written into their parent."""
@@ -104,9 +107,14 @@ def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[st
     Of several, it is the only one that holds sequences. A chain without a column gets the only
     column of such variable domains, if the other chain has one, or if both are called by letters.
     """
-    columns = {**_without_nucleotides(table, options), **_among_ties(table)}
+    columns = {**_of_residues(table, options), **_among_ties(table)}
     if options.parent is not None or "antibody" in options.columns:
         return columns
+    if not any(map(table.has, ANTIBODY_ROLES)):  # `scfv` may also tell whether it is one
+        formats = [name for name in table.names if _FORMATS.fullmatch(simplified(name))]
+        strings = [name for name in formats if domain_cells(table, name)]
+        if len(strings) == 1:
+            return {**columns, "antibody": strings[0]}
     absent: list[str] = []
     for role in CHAIN_ROLES:
         if not table.has(role) and role not in options.columns:
@@ -180,12 +188,18 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     return cells if 2 * len(cells) > len(picked) else []
 
 
-def _without_nucleotides(table: Table, options: TableOptions) -> dict[str, str]:
-    """Choose, for roles whose columns hold nucleotides, the only other one of residues."""
+def _of_residues(table: Table, options: TableOptions) -> dict[str, str]:
+    """Choose, for roles whose columns hold nucleotides or names, the only other one of residues."""
+    given = {"antigen"} if options.antigen is not None else set[str]()
+    if options.parent is not None:
+        given.update(ANTIBODY_ROLES)
     columns: dict[str, str] = {}
     for role in SEQUENCE_ROLES:
         name = table.columns.get(role)
-        if name is None or role in options.columns or not holds_nucleotides(table, name):
+        if name is None or role in options.columns or role in given:
+            continue
+        are_names = holds_names(table, name)
+        if not (are_names or holds_nucleotides(table, name)):
             continue
         used = {*table.columns.values()}
         others = [x for x in table.names if x not in used and not holds_nucleotides(table, x)]
@@ -193,7 +207,15 @@ def _without_nucleotides(table: Table, options: TableOptions) -> dict[str, str]:
         held = [other for other in fits if holds_sequences(table, other)]
         if len(held) == 1:
             columns[role] = held[0]
+            if are_names and role in KINDS and not table.has(f"{role}_name"):
+                columns[f"{role}_name"] = name
     return columns
+
+
+def holds_names(table: Table, name: str) -> bool:
+    """Tell whether the filled cells of a column are neither sequences nor peptides."""
+    texts = distinct_texts(table, name)
+    return bool(texts) and not (any(map(is_sequence, texts)) or are_peptides(texts))
 
 
 def _among_ties(table: Table) -> dict[str, str]:
@@ -213,7 +235,10 @@ def _sequences_in(table: Table, name: str, *, nucleotides: bool = False) -> list
     if isinstance(cells.dtype, pd.StringDtype):
         cells = cells[cells.str.strip() != ""]
     else:  # one by one: pandas before 3 does not convert a column of lists as a whole
-        cells = cells[[str(cell).strip() != "" for cell in cells]]
+        try:
+            cells = cells[[str(cell).strip() != "" for cell in cells]]
+        except OverflowError:  # not every time of Arrow is one of Python
+            return []
     # spread over the rows: a table may begin with its rows of one kind
     picked = np.linspace(0, len(cells) - 1, min(len(cells), CHECKED_AT_MOST)).astype(int)
     sequences = []
@@ -306,11 +331,8 @@ def role_by_content(table: Table, name: str) -> str:
     types = [{*domain_types(text)} for text in texts]
     if 2 * types.count(set()) >= len(texts):
         return "antigen" if texts else ""
-    if 2 * types.count({"heavy"}) > len(texts):
-        return "heavy"
-    if 2 * types.count({"light"}) > len(texts):
-        return "light"
-    return "antibody"
+    most = [role for role in CHAIN_ROLES if 2 * types.count({role}) > len(texts)]
+    return most[0] if most else "antibody"
 
 
 def refuse_other_header(table: Table) -> None:
@@ -456,7 +478,7 @@ def matrix_columns(table: Table) -> list[str]:
         return []
     used = {*table.columns.values()}
     cells = table.frame.iloc[:CHUNK_ROWS]
-    names = [name for name in table.names if name not in used]
+    names = [name for name in table.names if name not in used and not UNNAMED.fullmatch(name)]
     return [name for name in names if holds_labels(cells[name].dropna().astype(str))]
 
 

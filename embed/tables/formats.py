@@ -271,10 +271,6 @@ def _header_names(file: IO[Any], separator: str, above: int) -> list[str]:
     return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
 
 
-class MissingReader(Exception):
-    """A package that reads a format is not installed."""
-
-
 def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the only sheet that has values, as a CSV export of it would be read."""
     cells, remarks = _read_sheet(file, options.table.sheet)
@@ -312,10 +308,8 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
     if not zipfile.is_zipfile(file):  # as a workbook with a password is not
         msg = "it is incomplete, has a password, or is not an .xlsx file; save it again as .xlsx"
         raise ValueError(msg)
-    try:
-        import openpyxl
-    except ModuleNotFoundError as error:
-        raise MissingReader from error
+    import openpyxl
+
     sheets: dict[str, tuple[pd.DataFrame, list[str]]] = {}
     with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
         warnings.simplefilter("ignore")
@@ -421,15 +415,8 @@ def read_fasta(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     yield from in_chunks(_parse_fasta(file.read(), role), options.rows)
 
 
-class FastaRecord(NamedTuple):
-    """The header of a record without its ``>``, and its residues."""
-
-    header: str
-    residues: str
-
-
-def fasta_records(content: bytes) -> list[FastaRecord]:
-    """Divide a FASTA file into its records, of which a part may be empty.
+def fasta_records(content: bytes) -> list[tuple[str, str]]:
+    """Return the headers of a FASTA file, without ``>``, with the residues; both may be empty.
 
     Raises
     ------
@@ -445,7 +432,7 @@ def fasta_records(content: bytes) -> list[FastaRecord]:
     parsed = []
     for record in records:
         header, _, lines = record.partition("\n")
-        parsed.append(FastaRecord(" ".join(header.split()), "".join(lines.split())))
+        parsed.append((" ".join(header.split()), "".join(lines.split())))
     return parsed
 
 
@@ -505,57 +492,65 @@ def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
     return not antigens.isdisjoint(chains)
 
 
-def read_json_lines(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
-    """Read an object per line, as a CSV file with the same cells would be read."""
+def read_json(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
+    """Read an object per line, or an array of objects, as a CSV file with the same cells."""
     records = [*_json_records(file.read().decode("utf-8-sig"))]
     names = [*dict.fromkeys(chain.from_iterable(record for _, record in records))]
     sequences = options.sequence_columns(names)
     text = io.StringIO(newline="")
     writer = csv.writer(text, quoting=csv.QUOTE_ALL)
     writer.writerow(names)
-    for number, record in records:
+    for place, record in records:
         for name in sequences:
             record[name] = joined_list(record.get(name))
             if isinstance(record[name], dict | list):
                 held = type(record[name]).__name__
-                msg = f"line {number}: {name!r} holds {held}; expected a sequence as text"
+                msg = f"{place}: {name!r} holds {held}; expected a sequence as text"
                 raise ValueError(msg)
         writer.writerow([_json_cell(record.get(name)) for name in names])
     yield from read_separated(text, ",", options, first_row=1)
 
 
-def _json_records(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file and the numbers of their lines; numbers stay as written."""
-    # not splitlines: a text may contain U+2028 and other ends of lines
-    lines = text.rstrip().split("\n")
-    if lines == [""]:
+def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a file and where they are; numbers stay as written."""
+    text = text.rstrip()
+    if not text:
         msg = "it is empty"
         raise ValueError(msg)
-    if lines[0].lstrip().startswith("["):
-        msg = (
-            "line 1 begins a JSON array; save one object per line, as pandas does with "
-            "to_json(path, orient='records', lines=True)"
-        )
+    if text.lstrip().startswith("["):
+        word = "object"
+        records = _parse_json(text, "the array")
+    else:
+        word = "line"
+        # not splitlines: a text may contain U+2028 and other ends of lines
+        lines = enumerate(text.split("\n"), 1)
+        records = [_parse_json(line, f"line {number}") for number, line in lines]
+    if not records:
+        msg = "its array is empty"
         raise ValueError(msg)
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(
-                line,
-                parse_float=str,  # 7.10 stays 7.10, and a long id all of its digits
-                parse_int=str,
-                parse_constant=str,
-                object_pairs_hook=_distinct_names,
-            )
-        except json.JSONDecodeError as error:
-            msg = f"line {number} is not JSON ({error.msg}); expected one object per line"
-            raise ValueError(msg) from None
+    for number, record in enumerate(records, 1):
+        place = f"{word} {number}"
         if not isinstance(record, dict) or not record:
             msg = (
-                f"line {number} holds {line.strip()[:20]!r}, not an object; expected one object "
-                'such as {"heavy": "EVQ", "pKd": 8.5} per line'
+                f"{place} is {json.dumps(record)[:20]}, not an object that is a row; expected "
+                'objects such as {"heavy": "EVQ", "pKd": 8.5}, one per line or in an array'
             )
             raise ValueError(msg)
-        yield number, record
+        yield place, record
+
+
+def _parse_json(text: str, place: str) -> Any:  # noqa: ANN401 - any JSON
+    try:
+        return json.loads(
+            text,
+            parse_float=str,  # 7.10 stays 7.10, and a long id all of its digits
+            parse_int=str,
+            parse_constant=str,
+            object_pairs_hook=_distinct_names,
+        )
+    except (json.JSONDecodeError, RecursionError) as error:
+        msg = f"{place} is not JSON ({error}); expected one object per line, or an array of objects"
+        raise ValueError(msg) from None
 
 
 def _distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -593,7 +588,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                     yield from FORMATS[suffix](io.BytesIO(stream.read()), options)
                 else:
                     yield from FORMATS[suffix](stream, options)
-        except MissingReader as error:
+        except ModuleNotFoundError as error:
             msg = (
                 f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
                 "openpyxl, or save the sheet as CSV."
@@ -750,12 +745,14 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".csv": read_text,
     ".tsv": read_text,
     ".txt": read_text,
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
+    ".json": read_json,
+    ".jsonl": read_json,
+    ".ndjson": read_json,
     ".parquet": _read_parquet,
     EXCEL: read_excel,
     ".fasta": read_fasta,
     ".fa": read_fasta,
+    ".faa": read_fasta,
 }
 """Readers by the suffix of the file's name, less ``.gz``: each yields rows from top to bottom."""
 IN_QUOTES = frozenset(suffix for suffix, read in FORMATS.items() if read is read_text)

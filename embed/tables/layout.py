@@ -27,6 +27,7 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.core.messages import say
 from abag.embed.tables.chains import (
+    CHAIN_ROLES,
     KINDS,
     NO_SEQUENCE,
     ChainPlaces,
@@ -36,7 +37,6 @@ from abag.embed.tables.chains import (
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
-    CHAIN_ROLES,
     LONGEST_NAME,
     MUTATIONS,
     ROLES,
@@ -50,6 +50,7 @@ from abag.embed.tables.content import (
     are_peptides,
     distinct_texts,
     drop_unused_roles,
+    holds_names,
     holds_sequences,
     refuse_exchanged,
     roles_by_content,
@@ -86,8 +87,6 @@ FILE_COLUMNS = ("file", "source_file", "joined_file")
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns of measurements: what a run remembers of its label is another record."""
 OF_ANTIBODIES = frozenset(ANTIBODY_ROLES)
-OF_VARIANTS = frozenset(MUTATIONS.values())
-"""Roles of columns of mutations, which are of the run's parent or antigen only together with it."""
 LONGEST_PATH = 4096
 
 
@@ -468,21 +467,31 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
     """Choose columns by what they hold, where their names do not decide; say which."""
     roles = roles_by_content(top, options)
     remarks = []
+    string = top.columns.get("antibody", "")
+    chains = {role: top.columns[role] for role in CHAIN_ROLES if role in top.columns}
+    are_names = roles.keys().isdisjoint(chains) and all(
+        holds_names(top, name) for name in chains.values()
+    )
+    if are_names and string and options.columns.keys().isdisjoint(chains):
+        if holds_sequences(top, string):
+            columns = {role: name for role, name in top.columns.items() if role not in chains}
+            top = replace(top, columns=columns)
     for role, name in roles.items():
         if role in top.columns:
             instead = top.columns[role]
-            remarks.append(f"column {name!r} is used as {role}: {instead!r} holds nucleotides")
-        elif not top.has(role):
+            held = "names" if holds_names(top, instead) else "nucleotides"
+            remarks.append(f"column {name!r} is used as {role}: {instead!r} holds {held}")
+        elif role in ANTIBODY_ROLES and not top.has(role):
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
     ties = {role: names for role, names in top.ties.items() if role not in roles}
     top = replace(top, columns={**top.columns, **roles}, ties=ties)
     return without_doubtful_roles(top, options), remarks
 
 
-def read_top_rows(table: TableLike, options: TableOptions, rows: int = 1) -> Table:
-    """Return the first rows of a table, with the roles that its columns have by their names."""
+def read_top_row(table: TableLike, options: TableOptions) -> Table:
+    """Return the first row of a table, with the roles that its columns have by their names."""
     of_file = TableOptions(
-        limit=rows, chains=options.chains, sheet=options.sheet, matrix=options.matrix
+        limit=1, chains=options.chains, sheet=options.sheet, matrix=options.matrix
     )
     return next(open_table(tables_of(table)[0], of_file, ReadOptions())).with_roles({})
 
@@ -574,18 +583,14 @@ def _name_tables(tables: Sequence[OneTable]) -> list[str]:
 
 def with_habits(given: T, remembered: LayoutRecord) -> T:
     """Complete the options that are None and do not depend on the table."""
-    bad_rows: Any = given.bad_rows
-    chains: Any = given.chains
-    return replace(
-        given,
-        bad_rows=remembered.bad_rows if bad_rows is None else bad_rows,
-        chains=remembered.chains if chains is None else chains,
-    )
+    left_open = [name for name in ("bad_rows", "chains") if getattr(given, name) is None]
+    return replace(given, **{name: getattr(remembered, name) for name in left_open})
 
 
 def _named_by_run(options: TableOptions, remembered: LayoutRecord) -> dict[str, str]:
     """Return the columns that the user named for the run, where none is named for this table."""
-    taken = {*options.columns, *OF_VARIANTS}
+    # mutations are of the run's parent or antigen only together with it
+    taken = {*options.columns, *MUTATIONS.values()}
     if taken & OF_ANTIBODIES or options.parent is not None:
         taken |= OF_ANTIBODIES
     if options.antigen is not None or options.no_antigen:
@@ -601,8 +606,8 @@ def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
     column = None if "antigen" in top.ties else top.columns.get("antigen")
     if not top.has("antigen") or (column is not None and not holds_sequences(top, column)):
         say(f"{top.source}: the antigen of the run is taken for all rows")
-        added = _mutations_of_run(top, options, remembered, "antigen_mutations")
-        return replace(_numbered(options, remembered), antigen=remembered.antigen, columns=added)
+        completed = _with_mutations(top, options, remembered, "antigen_mutations")
+        return replace(completed, antigen=remembered.antigen)
     if column is not None:
         say(f"{top.source}: antigens are those of column {column!r}, not that of the run")
     return options
@@ -615,8 +620,8 @@ def _with_parent(
     is_given = options.parent is not None or bool(options.columns.keys() & OF_ANTIBODIES)
     has_antibodies = any(top.has(role) for role in OF_ANTIBODIES)
     if remembered.parent and not is_given and not has_antibodies:
-        added = _mutations_of_run(top, options, remembered, "mutations")
-        completed = replace(_numbered(options, remembered), parent=remembered.parent, columns=added)
+        completed = _with_mutations(top, options, remembered, "mutations")
+        completed = replace(completed, parent=remembered.parent)
         completed = _with_names(top, completed, remembered, kinds)
         try:
             references = find_references(top, completed, kinds)
@@ -667,18 +672,14 @@ def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:
     return None if held else ""
 
 
-def _mutations_of_run(
-    top: Table, options: TableOptions, remembered: LayoutRecord, role: str
-) -> dict[str, str]:
-    """Return the columns, with that of mutations that the run was told, if a table has it."""
+def _with_mutations(top: Table, options: T, remembered: LayoutRecord, role: str) -> T:
+    """Read mutations as the run did: its column, if a table has it, and its numbering of residues.
+
+    What the user says of either wins.
+    """
     name = remembered.named().get(role)
-    if role in options.columns or name is None or name not in top.names:
-        return dict(options.columns)
-    return {**options.columns, role: name}
-
-
-def _numbered(options: T, remembered: LayoutRecord) -> T:
-    """Number residues as the run did, unless the user says how."""
+    if name in top.names:
+        options = replace(options, columns={role: name, **options.columns})
     if options.numbering != "sequential" or options.first_residue != 1:
         return options
     return replace(options, numbering=remembered.numbering, first_residue=remembered.first_residue)

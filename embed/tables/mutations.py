@@ -178,7 +178,11 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     # the letter of an insertion has no parentheses: S52(b)T, not I30(H)V
     bare = re.sub(r"(?<=[A-Z]\d)(\d*)\(([a-z])\)", r"\1\2", bare).upper()
     bare = _LONG.sub(lambda code: _CODES[code[0]], bare)
-    bare = re.sub(r"[\[\]()'\"]", "", _with_chains(bare))
+    # a chain in parentheses goes before its mutation: I30(H)V as H:I30V
+    bare = _CHAIN_BEHIND.sub(r"\g<chain>:\g<before>\g<mutant>", bare)
+    bare = _CHAIN_AT_END.sub(r"\g<chain>:\g<mutation>", bare)
+    bare = _CHAIN_BEFORE.sub(lambda match: f"{match['chain'] or match['around']}:", bare)
+    bare = re.sub(r"[\[\]()'\"]", "", bare)
     if _FRAME_SHIFT.search(text):
         msg = f"{quoted(text)} is a frame shift, which leaves no whole chain; remove the row"
         raise BadMutation(msg)
@@ -196,13 +200,6 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
         mutations.append(mutation._replace(chain=chain))
         at = _next(bare, match.end())
     return tuple(mutations)
-
-
-def _with_chains(text: str) -> str:
-    """Write a chain in parentheses before its mutation: ``I30(H)V`` as ``H:I30V``."""
-    text = _CHAIN_BEHIND.sub(r"\g<chain>:\g<before>\g<mutant>", text)
-    text = _CHAIN_AT_END.sub(r"\g<chain>:\g<mutation>", text)
-    return _CHAIN_BEFORE.sub(lambda match: f"{match['chain'] or match['around']}:", text)
 
 
 def _next(text: str, at: int) -> int:

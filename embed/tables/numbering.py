@@ -29,6 +29,7 @@ from abag.core.files import load_cached, store_cached
 from abag.core.messages import bar
 from abag.embed.tables.chains import (
     BEFORE_CYSTEINE_23,
+    CHAIN_ROLES,
     CONSTANT_MOTIF,
     J_SEGMENT,
     LONGEST_REMNANT,
@@ -43,7 +44,6 @@ from abag.embed.tables.chains import (
     variable_domain,
 )
 
-CHAINS: tuple[ChainName, ChainName] = ("heavy", "light")
 NUMBERING_VERSION = 2
 """Raise when `domains.locate_positions` or the format of what is cached changes."""
 WORTH_PROCESSES = 20_000
@@ -164,7 +164,7 @@ def number_antibodies(
 ) -> Mapping[ChainName, Numbered]:
     """Number the chains of antibodies; the folder `cache` keeps what was numbered."""
     result: dict[ChainName, Numbered] = {}
-    for at, name in enumerate(CHAINS):
+    for at, name in enumerate(CHAIN_ROLES):
         chains = sorted({antibody[at] for antibody in antibodies} - {""})
         program = f"{NUMBERING_VERSION} immunum {version('immunum')} {name}"
         entry = program.encode() + b"\0" + "\n".join(chains).encode("ascii")

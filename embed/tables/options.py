@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
 from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import Options, option
-from abag.embed.tables.chains import KINDS, ChainPlaces, Kind
-from abag.embed.tables.columns import CHAIN_ROLES, MUTATIONS, ROLES_OF, SEQUENCE_ROLES
+from abag.embed.tables.chains import CHAIN_ROLES, KINDS, ChainPlaces, Kind
+from abag.embed.tables.columns import MUTATIONS, SEQUENCE_ROLES
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
 BadRows: TypeAlias = Literal["error", "skip"]
@@ -33,50 +34,6 @@ def refuse_together(why: str, given: Mapping[str, object]) -> None:
     if len(names) > 1:
         msg = f"{' and '.join(names)}: {why}; expected one of them. Remove the other."
         raise OptionError(msg)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ColumnOptions(Options, group="Data"):
-    """Options for the columns of sequences."""
-
-    columns: Mapping[str, str] = option(
-        factory=dict,
-        flag="--column",
-        metavar="ROLE=NAME",
-        default_text="detected by name",
-        help="Column of a role: heavy, light, antibody, antigen, label ... Repeat for several.",
-    )
-    antigen: str | None = option(
-        None,
-        metavar="SEQ|FILE",
-        help="One antigen sequence, or a FASTA file with one, for a table without an antigen "
-        "column.",
-    )
-
-    def check_combination(self) -> None:
-        """Raise `OptionError` if two options or roles name one thing."""
-        named = {f"--column {role}=NAME": role in self.columns for role in ("label", "pkd")}
-        refuse_together("each names the label", named)
-        antigens = {
-            "--antigen": self.antigen is not None,
-            "--column antigen=NAME": "antigen" in self.columns,
-        }
-        refuse_together("each defines the antigen", antigens)
-        antibodies = {
-            "--column antibody=NAME": "antibody" in self.columns,
-            "a heavy or light column": self.columns.keys() & {*CHAIN_ROLES},
-        }
-        refuse_together("each defines the antibody", antibodies)
-        roles = [role for role in SEQUENCE_ROLES if role in self.columns]
-        for at, role in enumerate(roles):
-            for other in roles[at + 1 :]:
-                if self.columns[role] == self.columns[other]:
-                    msg = (
-                        f"--column {role}={self.columns[role]} and --column "
-                        f"{other}={self.columns[other]}: one column for two roles; expected one "
-                        "for each. Correct one."
-                    )
-                    raise OptionError(msg)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +84,22 @@ class FileOptions(Options, group="Data"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReferenceOptions(ColumnOptions, group="Data"):
-    """Options for sequences that are not in the table: of names, and of parents of variants."""
+class ReferenceOptions(Options, group="Data"):
+    """Options for columns of sequences, and for sequences that are not in the table."""
 
+    columns: Mapping[str, str] = option(
+        factory=dict,
+        flag="--column",
+        metavar="ROLE=NAME",
+        default_text="detected by name",
+        help="Column of a role: heavy, light, antibody, antigen, label ... Repeat for several.",
+    )
+    antigen: str | None = option(
+        None,
+        metavar="SEQ|FILE",
+        help="One antigen sequence, or a FASTA file with one, for a table without an antigen "
+        "column.",
+    )
     sequences: tuple[str, ...] = option(
         (),
         metavar="FILE",
@@ -160,15 +130,32 @@ class ReferenceOptions(ColumnOptions, group="Data"):
         """Turn paths into text; raise `OptionError` for options that exclude each other."""
         # Python users pass paths, and config.json holds text
         object.__setattr__(self, "sequences", tuple(map(os.fspath, self.sequences)))
-        for name in ("parent", "antigen"):
-            value = getattr(self, name)
+        for given in ("parent", "antigen"):
+            value = getattr(self, given)
             if isinstance(value, os.PathLike):
-                object.__setattr__(self, name, os.fspath(value))
-        antibodies = {"--parent": self.parent is not None}
-        for role in ROLES_OF["antibody"]:
-            if role in self.columns:
-                antibodies[f"--column {role}={self.columns[role]}"] = self.parent is not None
+                object.__setattr__(self, given, os.fspath(value))
+        named = {f"--column {role}=NAME": role in self.columns for role in ("label", "pkd")}
+        refuse_together("each names the label", named)
+        antigens = {
+            "--antigen": self.antigen is not None,
+            "--column antigen=NAME": "antigen" in self.columns,
+        }
+        refuse_together("each defines the antigen", antigens)
+        antibodies = {
+            "--parent": self.parent is not None,
+            "--column antibody=NAME": "antibody" in self.columns,
+            "a heavy or light column": self.columns.keys() & {*CHAIN_ROLES},
+        }
         refuse_together("each defines the antibody", antibodies)
+        roles = [role for role in SEQUENCE_ROLES if role in self.columns]
+        for role, other in combinations(roles, 2):
+            name = self.columns[role]
+            if name == self.columns[other]:
+                msg = (
+                    f"--column {role}={name} and --column {other}={name}: one column for two "
+                    "roles; expected one for each. Correct one."
+                )
+                raise OptionError(msg)
         if abs(self.first_residue) > MOST_RESIDUE:
             msg = (
                 f"--first-residue: {quoted(self.first_residue)} is out of range; expected "

@@ -387,18 +387,31 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
         ignored += part.ignored
         used.update(part.columns.values())
     columns = {role: name for role, name in joined.columns.items() if name in used}
+    row_numbers = np.concatenate([part.row_numbers for part in parts])
     sequences: dict[Kind, UniqueSequences] = {}
     for kind in first.sequences:
-        sequences[kind] = _merged(kind, [part.sequences[kind] for part in parts])
-    row_numbers = [part.row_numbers for part in parts]
-    positions = [part.positions for part in parts]
+        chains: list[Chains] = []
+        forms: list[str] = []
+        codes = []
+        for unique in (part.sequences[kind] for part in parts):
+            codes.append(unique.of_row + len(chains))
+            chains += unique.chains
+            forms += unique.forms
+        column = ParsedColumn(
+            codes=np.concatenate(codes),
+            chains=chains,
+            replaced=np.concatenate([part.sequences[kind].replaced for part in parts]),
+            forms=forms,
+            bad={},
+        )
+        sequences[kind] = _unique(kind, column, row_numbers)
     return replace(
         first,
         source=joined.source,
         frame=frame,
         columns=columns,
-        row_numbers=np.concatenate(row_numbers),
-        positions=np.concatenate(positions),
+        row_numbers=row_numbers,
+        positions=np.concatenate([part.positions for part in parts]),
         sequences=sequences,
         skipped=skipped,
         counts=dict(counts),
@@ -408,36 +421,26 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
     )
 
 
-def _merged(kind: Kind, parts: Sequence[UniqueSequences]) -> UniqueSequences:
-    """Join the sequences of several tables; those that several have are one."""
-    chains: list[Chains] = []
-    forms: list[str] = []
-    indices = []  # of the sequence of each row, among those of all parts
-    first_rows = []
-    replaced = []
-    for part in parts:
-        indices.append(part.of_row + len(chains))
-        chains += part.chains
-        forms += part.forms
-        first_rows.append(part.first_rows)
-        replaced.append(part.replaced)
-    numbers = _number_distinct(chains)
-    merged = np.array([numbers[sequence] for sequence in chains], np.int64)
-    _, first = np.unique(merged, return_index=True)
+def _unique(kind: Kind, column: ParsedColumn, numbers: NDArray[np.int64]) -> UniqueSequences:
+    """Merge cells with the same sequence, for instance in upper and in lower case.
+
+    `numbers` are those of the rows, shape (R,).
+    """
+    codes, used = pd.factorize(column.codes)
+    number_of: dict[Chains, int] = {}
+    merged = [number_of.setdefault(column.chains[i], len(number_of)) for i in used.tolist()]
+    of_row = np.array(merged, np.int64)[codes]
+    _, first = np.unique(of_row, return_index=True)
+    at = used[codes[first]]
     return UniqueSequences(
         kind=kind,
-        chains=[*numbers],
-        keys=keys_array(kind, [*numbers]),
-        of_row=merged[np.concatenate(indices)],
-        first_rows=np.concatenate(first_rows)[first],
-        replaced=np.concatenate(replaced)[first],
-        forms=[forms[i] for i in first.tolist()],
+        chains=[*number_of],
+        keys=keys_array(kind, [*number_of]),
+        of_row=of_row,
+        first_rows=numbers[first],
+        replaced=column.replaced[at],
+        forms=[column.forms[i] for i in at.tolist()],
     )
-
-
-def _number_distinct(sequences: Iterable[Chains]) -> dict[Chains, int]:
-    """Number distinct sequences from 0, in the order in which they occur first."""
-    return {sequence: number for number, sequence in enumerate(dict.fromkeys(sequences))}
 
 
 def _check_file(layout: Layout, number: int, chunks: Iterable[Table]) -> Iterator[SequenceTable]:
@@ -485,7 +488,10 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
     line_breaks = count_line_breaks(table.frame) if may_join_rows else 0
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
-    sequences = {kind: _unique(kind, column, keep, numbers) for kind, column in parsed.items()}
+    sequences: dict[Kind, UniqueSequences] = {}
+    for kind, column in parsed.items():
+        kept = replace(column, codes=column.codes[keep])
+        sequences[kind] = _unique(kind, kept, numbers[keep])
     forms: Counter[str] = Counter()
     replaced = 0
     for unique in sequences.values():
@@ -534,24 +540,3 @@ def _bad_cells(table: Table, parsed: Mapping[Kind, ParsedColumn]) -> dict[int, B
                 cells[row] = cell
                 break
     return cells
-
-
-def _unique(
-    kind: Kind, column: ParsedColumn, keep: NDArray[np.int64], numbers: NDArray[np.int64]
-) -> UniqueSequences:
-    """Merge cells with the same sequence, for instance in upper and in lower case."""
-    codes, used = pd.factorize(column.codes[keep])
-    chains = [column.chains[i] for i in used.tolist()]
-    distinct = _number_distinct(chains)
-    index = np.array([distinct[sequence] for sequence in chains], np.int64)[codes]
-    _, first = np.unique(index, return_index=True)
-    cells = column.codes[keep[first]]
-    return UniqueSequences(
-        kind=kind,
-        chains=[*distinct],
-        keys=keys_array(kind, [*distinct]),
-        of_row=index,
-        first_rows=numbers[keep[first]],
-        replaced=column.replaced[cells],
-        forms=[column.forms[i] for i in cells.tolist()],
-    )

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
+    CHAIN_ROLES,
     KINDS,
     MISSING_TEXT,
     PLURAL,
@@ -32,7 +33,6 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    CHAIN_ROLES,
     MUTATIONS,
     ROLES_OF,
     SEQUENCE_ROLES,
@@ -101,12 +101,6 @@ _CHAIN_NAMES = {
 """Roles of chains as a column of a table of sequences names them."""
 _Key = tuple[str, str]
 """Role and name."""
-_PLURAL = {
-    "heavy": "heavy chains",
-    "light": "light chains",
-    "antibody": PLURAL["antibody"],
-    "antigen": PLURAL["antigen"],
-}
 SAMPLED = 20
 """Named sequences whose domains are looked for."""
 
@@ -574,8 +568,8 @@ class References:
     names: NamedSequences | None = None
     by_name: frozenset[str] = frozenset()
     """Roles of columns that hold names."""
-    peptides: frozenset[str] = frozenset()
-    """Those of which cells without a name are peptides."""
+    has_peptides: bool = False
+    """Whether antigens without a name are peptides."""
     parent: str | None = None
     """Antibody of every row, before its mutations."""
     rules: Mapping[Kind, MutationRules] = field(default_factory=dict)
@@ -595,7 +589,7 @@ class References:
             return sequence_text(named)
         if cell in MISSING_TEXT:
             return ""
-        if isinstance(cell, str) and role in self.peptides and is_peptide(cell):
+        if isinstance(cell, str) and self.has_peptides and role == "antigen" and is_peptide(cell):
             return sequence_text(cell)
         if not isinstance(cell, str) or (cell and not is_sequence(cell)):
             raise self.names.unknown(role, cell)
@@ -634,13 +628,11 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations, light = mutation_columns(table, options, kinds)
-    peptides = frozenset[str]()
-    if (
+    has_peptides = (
         names is not None
         and "antigen" in columns
         and _has_peptides(table, names, columns["antigen"])
-    ):
-        peptides = frozenset(["antigen"])
+    )
     rules = _mutation_rules(options, mutations)
     remarks += _describe_mutations(table, mutations, light, rules, constants)
     columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
@@ -654,7 +646,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         columns=columns,
         names=names,
         by_name=by_name,
-        peptides=peptides,
+        has_peptides=has_peptides,
         parent=parent,
         rules=rules,
         chain_of_role={role: chain for role, chain in chain_of_role.items() if chain},
@@ -854,7 +846,9 @@ def _describe_names(
         texts += filter(None, (names.find(role, cell) for cell in cells))
         is_header = options.matrix and name == ANTIGEN_COLUMN
         holder = "the headers of the matrix hold" if is_header else f"column {name!r} holds"
-        line = f"{holder} names of {_PLURAL[role]}, looked up in {names.source}"
+        line = (
+            f"{holder} names of {PLURAL.get(role, f'{role} chains')}, looked up in {names.source}"
+        )
         more = f" (first {len(table.frame):,} rows)" if len(table.frame) >= CHUNK_ROWS else ""
         yield f"{line}{more}: {found or 'none is there'}"
     if columns:

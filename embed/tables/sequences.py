@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
+    CHAIN_ROLES,
     LONG_RUN,
     NO_ANTIGEN,
     RESIDUES,
@@ -44,7 +45,6 @@ from abag.embed.tables.chains import (
 )
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
-    CHAIN_ROLES,
     MUTATIONS,
     MissingColumn,
     column_option,
@@ -62,6 +62,7 @@ from abag.embed.tables.content import (
     coded_domains,
     distinct_texts,
     domain_cells,
+    holds_names,
     holds_nucleotides,
     is_peptide,
     is_sequence,
@@ -245,10 +246,7 @@ def parse_column(
 
 def _not_clean(texts: Sequence[object]) -> list[int]:
     """Find the texts that may not be one chain as they are written, by index."""
-    ascii_texts = []
-    for text in texts:
-        is_ascii = isinstance(text, str) and text.isascii()
-        ascii_texts.append(text if is_ascii else "")
+    ascii_texts = [x if isinstance(x, str) and x.isascii() else "" for x in texts]
     is_clean = have_motif(_PROTEIN, pa.array(ascii_texts, pa.large_string()))
     return np.flatnonzero(~is_clean).tolist()
 
@@ -354,17 +352,45 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
     TableError
         If a column holds parts of chains, or no text.
     """
+    column = _read_antibodies(table, options, references)
+    _place(column, table, options.chains)
+    chains = column.chains
+    forms = column.forms
+    if options.antibody_region == "fv" or table.reader.cut:
+        for i in bar(iterable=column.good, desc="cutting chains", unit=" texts", delay=2):
+            chains[i], words = cut_to_domains(chains[i])
+            forms[i] = "+".join(filter(None, [forms[i], *words]))
+    else:
+        _mark_flanks(column)
+    has_column = table.has("heavy")
+    without_heavy = []
+    for i, (heavy, _) in enumerate(chains):
+        # |DIQ... says that there is none, unlike a light chain as the whole string
+        if not heavy and (has_column or forms[i].startswith("one chain")):
+            without_heavy.append(i)
+    column.mark("no heavy", without_heavy)
+    read = column.codes[~table.frame.index.isin([*table.reader.problems])]
+    if any(chains[i][1] for i in {*read.tolist()} - column.bad.keys()):
+        without_light = [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
+        column.mark("no light", without_light)
+    column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
+    column.mark("stopped antibody", column.stopped)
+    _refuse_parts(column, table)
+    return column
+
+
+def _read_antibodies(table: Table, options: TableOptions, references: References) -> ParsedColumn:
+    """Parse the antibodies of a table as they are given."""
     if "antibody" in references.rules:
-        return _arranged(parse_variants(table, "antibody", references), table, options)
+        return parse_variants(table, "antibody", references)
     if references.parent is not None:
         parent = parse_antibody(references.parent)
-        column = ParsedColumn.constant(len(table.frame), parent, references.parent)
-        return _arranged(column, table, options)
+        return ParsedColumn.constant(len(table.frame), parent, references.parent)
     _refuse_empty(table)
     if table.has("antibody"):
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
-        return _arranged(column, table, options)
+        return column
     roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
         refuse_other_header(table)
@@ -390,8 +416,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
         _refuse_names(column, table, references, role)
     absent = ParsedColumn.constant(len(table.frame), ParsedSequence(("",)))
     names = quote_names([table.column(role) for role in roles])
-    joined = _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
-    return _arranged(joined, table, options)
+    return _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
 
 
 def _refuse_empty(table: Table) -> None:
@@ -642,13 +667,23 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
     """
     if options.no_antigen:
         return ParsedColumn.constant(len(table.frame), ParsedSequence(NO_ANTIGEN))
+    column = _read_antigens(table, options, references)
+    column.mark("short antigen", _with_short_chain(column.chains))
+    column.mark("stopped antigen", column.stopped)
+    joined = pa.array(map("|".join, column.chains), pa.large_string())
+    is_tagged = have_motif(HISTIDINE_TAG, joined)
+    column.mark("tagged antigen", np.flatnonzero(is_tagged).tolist())
+    return column
+
+
+def _read_antigens(table: Table, options: TableOptions, references: References) -> ParsedColumn:
+    """Parse the antigens of a table as they are given."""
     if "antigen" in references.rules:
-        return _with_antigen_notes(parse_variants(table, "antigen", references))
+        return parse_variants(table, "antigen", references)
     if references.antigen is not None:
         with located("antigen"):
             antigen = parse_antigen(sequence_text(references.antigen))
-        column = ParsedColumn.constant(len(table.frame), antigen, references.antigen)
-        return _with_antigen_notes(column)
+        return ParsedColumn.constant(len(table.frame), antigen, references.antigen)
     if not table.has("antigen"):
         refuse_other_header(table)
         advice = ", or give one antigen for all rows with --antigen SEQ"
@@ -664,7 +699,7 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         table.column("antigen", advice)
     column = parse_column(table, "antigen", parse_antigen, references)
     _refuse_antigen_names(column, table, options, references)
-    return _with_antigen_notes(column)
+    return column
 
 
 def _refuse_antigen_names(
@@ -693,16 +728,6 @@ def _refuse_antigen_names(
         raise MissingColumn(msg)
 
 
-def _with_antigen_notes(column: ParsedColumn) -> ParsedColumn:
-    """Mark antigens that are short or have a tag."""
-    column.mark("short antigen", _with_short_chain(column.chains))
-    column.mark("stopped antigen", column.stopped)
-    joined = pa.array(map("|".join, column.chains), pa.large_string())
-    is_tagged = have_motif(HISTIDINE_TAG, joined)
-    column.mark("tagged antigen", np.flatnonzero(is_tagged).tolist())
-    return column
-
-
 def _refuse_names(
     column: ParsedColumn, table: Table, references: References, role: str = "antibody"
 ) -> None:
@@ -711,7 +736,8 @@ def _refuse_names(
         return
     names = names_as_residues(table, table.column(role))
     if not names:
-        names = column.bad_texts if role == "antibody" else []
+        are_names = role == "antibody" or holds_names(table, table.column(role))
+        names = column.bad_texts if are_names else []
         if len(names) < 2 or column.longest >= SHORT_DOMAIN:
             return
     if max(map(len, names)) < SHORT:
@@ -722,34 +748,6 @@ def _refuse_names(
             "sequences with --column heavy=NAME and --column light=NAME."
         )
         raise MissingColumn(msg)
-
-
-def _arranged(column: ParsedColumn, table: Table, options: TableOptions) -> ParsedColumn:
-    """Put chains in their places and cut them, if asked to, and mark what is unusual."""
-    _place(column, table, options.chains)
-    chains = column.chains
-    forms = column.forms
-    if options.antibody_region == "fv" or table.reader.cut:
-        for i in bar(iterable=column.good, desc="cutting chains", unit=" texts", delay=2):
-            chains[i], words = cut_to_domains(chains[i])
-            forms[i] = "+".join(filter(None, [forms[i], *words]))
-    else:
-        _mark_flanks(column)
-    has_column = table.has("heavy")
-    without_heavy = []
-    for i, (heavy, _) in enumerate(chains):
-        # |DIQ... says that there is none, unlike a light chain as the whole string
-        if not heavy and (has_column or forms[i].startswith("one chain")):
-            without_heavy.append(i)
-    column.mark("no heavy", without_heavy)
-    read = column.codes[~table.frame.index.isin([*table.reader.problems])]
-    if any(chains[i][1] for i in {*read.tolist()} - column.bad.keys()):
-        without_light = [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
-        column.mark("no light", without_light)
-    column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
-    column.mark("stopped antibody", column.stopped)
-    _refuse_parts(column, table)
-    return column
 
 
 def _mark_flanks(column: ParsedColumn) -> None:
@@ -824,9 +822,8 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
 
 def _with_short_chain(sequences: Sequence[Chains], least: int = SHORT) -> list[int]:
     """Find the sequences with a chain of fewer than `least` residues, but not empty."""
-    lengths = np.fromiter(map(len, chain.from_iterable(sequences)), np.int64)
-    chain_counts = [*map(len, sequences)]
-    sequence_of_chain = np.repeat(np.arange(len(sequences)), chain_counts)
-    is_short = (lengths > 0) & (lengths < least)
-    short: list[int] = np.unique(sequence_of_chain[is_short]).tolist()
+    short = []
+    for i, chains in enumerate(sequences):
+        if any(0 < len(residues) < least for residues in chains):
+            short.append(i)
     return short

@@ -9,24 +9,28 @@ people and spreadsheets write them.
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
+from abag.core.arrays import Floats
 from abag.core.errors import ColumnError, TableError
 from abag.core.frames import nested_columns, refuse_nested
 from abag.core.messages import counted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
-from abag.embed.tables.chains import MISSING_TEXT, joined_list
+from abag.embed.tables.chains import CHAIN_ROLES, MISSING_TEXT, joined_list
 from abag.embed.tables.columns import (
     ANTIBODY_ROLES,
-    CHAIN_ROLES,
+    UNNAMED,
     MissingColumn,
     find_columns,
     may_hold,
@@ -52,6 +56,11 @@ _GROUPED = re.compile(
 """Digits in groups of three with a no-break or thin space between them."""
 
 
+SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
+"""Relations by their first character: on which side of a number the value lies."""
+_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
+
+
 def plain_number(text: str) -> str:
     """Spell a number with ASCII signs: ``−1.5`` as ``-1.5``, ``12 500`` with thin spaces as 12500.
 
@@ -63,6 +72,66 @@ def plain_number(text: str) -> str:
     visible = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
     dashed = visible.translate(_MINUS)
     return _GROUPED.sub(lambda found: re.sub(r"\s", "", found[0]), dashed).strip()
+
+
+def _read_plain_numbers(cells: pd.Series) -> Floats | None:
+    """Convert a column of a text file in which each cell is a number or missing; None for others.
+
+    It saves a loop over the cells.
+    """
+    if infer_dtype(cells, skipna=True) != "string":
+        return None
+    numbers = pd.to_numeric(cells, errors="coerce")
+    if not (numbers.isna() == cells.isna()).all():
+        return None
+    return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
+
+
+def read_texts(cells: pd.Series) -> pd.Series:
+    """Return cells as text without spaces at their ends, (R,); empty where one is missing."""
+    texts = cells.astype(object).map(cell_text).str.strip()
+    return texts.mask(texts.isin(MISSING_TEXT), "")
+
+
+def read_numbers(cells: pd.Series) -> Floats:
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+    plain = _read_plain_numbers(cells)
+    if plain is not None:
+        return plain
+
+    def is_number(cell: object) -> bool:
+        kinds = (str, int, float, Decimal, np.integer, np.floating)
+        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
+            return False  # pandas would raise OverflowError
+        return isinstance(cell, kinds) and not isinstance(cell, bool)
+
+    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
+        cells = cells.astype(object)
+        cells = cells.where(cells.map(is_number).astype(bool))
+        cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
+    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+
+
+def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
+    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
+
+    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
+    """
+    plain = _read_plain_numbers(cells)
+    if plain is not None:
+        return plain, np.zeros(len(cells), np.int8)
+    if is_any_real_numeric_dtype(cells.dtype):
+        return read_numbers(cells), np.zeros(len(cells), np.int8)
+    values = cells.tolist()
+    sides = np.zeros(len(values), np.int8)
+    for i, value in enumerate(values):
+        if not isinstance(value, str):
+            continue
+        text = plain_number(value)
+        if match := _BOUND.match(text):
+            values[i] = text[match.end() :]
+            sides[i] = SIDES[match[1]]
+    return read_numbers(pd.Series(values, dtype=object)), sides
 
 
 ANTIGEN_COLUMN = "antigen"
@@ -282,7 +351,9 @@ def _read_matrix(
         if role in columns:
             named.add(columns[role])
         named.update(ties.get(role, ()))
-    antigens = [name for name in names if name not in named and holds_labels(texts[name])]
+    index = {*filter(UNNAMED.fullmatch, names)}
+    free = [name for name in names if name not in named and name not in index]
+    antigens = [name for name in free if holds_labels(texts[name])]
     others = [name for name in names if name not in antigens]
     if not antigens or not others:
         missing = "columns of labels" if not antigens else "column that names the antibodies"
@@ -305,8 +376,9 @@ def _read_matrix(
     frame[ANTIGEN_COLUMN] = np.array(antigens, object)[column]
     frame[LABEL_COLUMN] = labels[row, column]
     roles = {"antigen": ANTIGEN_COLUMN, "pkd": LABEL_COLUMN}
-    if len(others) == 1 and not named:
-        roles["antibody"] = others[0]
+    texts_only = [name for name in others if name not in index] or others
+    if len(texts_only) == 1 and not named:
+        roles["antibody"] = texts_only[0]
     empty = labels.size - len(row)
     size = f"{counted(len(cells), 'row')} and {counted(len(antigens), 'antigen')}"
     remark = (

@@ -105,10 +105,12 @@ class ColumnTypes:
                 self._numbers.add(name)
         for name in map(str, frame.columns):
             column = self._columns.setdefault(name, _Column())
-            if name in self._text or not _is_text(frame[name]):
+            cells = frame[name]
+            is_text = cells.dtype == object or isinstance(cells.dtype, pd.StringDtype)
+            if name in self._text or not is_text:
                 column.types = set()
             if column.types:
-                texts = _texts(frame[name]).dropna().unique().tolist()
+                texts = _texts(cells).dropna().unique().tolist()
                 column.add(texts, is_number=name in self._numbers)
 
     def apply(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -128,10 +130,6 @@ def with_types(
     types = ColumnTypes(text=text)
     types.add(frame, roles)
     return types.apply(frame)
-
-
-def _is_text(cells: pd.Series) -> bool:
-    return cells.dtype == object or isinstance(cells.dtype, pd.StringDtype)
 
 
 def _texts(cells: pd.Series) -> pd.Series:

@@ -195,11 +195,6 @@ class SharedErrors(NamedTuple):
     """Beyond that, of pairs of one antigen."""
     by_antibody: float = 0.0
 
-    def scaled(self) -> SharedErrors:
-        """Return shares that leave something to each pair."""
-        factor = min(1.0, LARGEST_SHARE / max(sum(self), LARGEST_SHARE))
-        return SharedErrors(*(share * factor for share in self))
-
 
 WITHOUT_RUN = SharedErrors(0.5)
 """Of predictions of abag whose run is not given: nothing says where labels end, which makes
@@ -233,7 +228,8 @@ def estimate_shares(scaled: Floats, cell: Ints, antigen: Ints, antibody: Ints) -
         sequences = len(np.unique(sequence[repeated]))
         beyond = max(of_sequence - of_cell, 0.0) if sequences > 1 else 0.0
         shares.append(beyond * sequences / (PRIOR_GROUPS + sequences))
-    return SharedErrors(*shares).scaled()
+    factor = min(1.0, LARGEST_SHARE / max(sum(shares), LARGEST_SHARE))  # each pair has some own
+    return SharedErrors(*(share * factor for share in shares))
 
 
 def _mean_product(scaled: Floats, group: Ints) -> tuple[float, int]:
@@ -334,65 +330,6 @@ class Expectation:
     above_interval: tuple[float, float]
 
 
-def expect(
-    mean: Floats,
-    sigma: Floats,
-    *,
-    correlation: float = 0.0,
-    shares: Sequence[tuple[float, Ints]] = (),
-    labels: Floats | None = None,
-    above: float = np.nan,
-) -> Expectation:
-    """Simulate the measurement of a batch, best first; equal arguments give equal results.
-
-    Parameters
-    ----------
-    mean, sigma : ndarray, shape=(B,)
-        Predictions and their standard errors, in pKd.
-    correlation : float
-        Of the errors of any two pairs of the batch.
-    shares : sequence of (float, ndarray)
-        What else pairs of a group have in common, as a share of the variance: with the group of
-        each pair, (B,).
-    labels : ndarray, shape=(F,), optional
-        Those of the run, which say how far measurements reach; see `distribute`. The number above
-        a threshold is the sum of the probabilities that `rank` writes, whatever they are.
-    above : float
-        Threshold in pKd.
-    """
-    rng = np.random.default_rng(0)
-    cumulative = None if labels is None else distribute(mean, sigma, labels)
-    own_share = max(0.0, 1.0 - correlation - sum(share for share, _ in shares))
-    sums = np.zeros(len(mean))
-    best = np.empty(DRAWS)
-    counts = np.empty(DRAWS)
-    step = max(1, BLOCK_VALUES // len(mean))
-    for at in range(0, DRAWS, step):
-        block = slice(at, min(at + step, DRAWS))
-        draws = block.stop - at
-        error = np.sqrt(correlation) * rng.standard_normal((draws, 1))
-        error = error + np.sqrt(own_share) * rng.standard_normal((draws, len(mean)))
-        for share, group in shares:
-            if share:
-                dense = pd.factorize(group)[0]  # in the order of the batch, not of the table
-                of_group = rng.standard_normal((draws, int(dense.max()) + 1))
-                error += np.sqrt(share) * of_group[:, dense]
-        measured = mean + sigma * error  # noise of the assay included, as sigma has it
-        counts[block] = (measured > above).sum(axis=1)
-        if cumulative is not None:
-            probability = ndtr(error)
-            for pair, of_pair in enumerate(cumulative):
-                steps = np.interp(probability[:, pair], of_pair, STEPS)
-                measured[:, pair] = mean[pair] + sigma[pair] * steps
-        best_so_far = np.maximum.accumulate(measured, axis=1)
-        sums += best_so_far.sum(axis=0)
-        best[block] = best_so_far[:, -1]
-    low, high = np.quantile(best, INTERVAL).tolist()
-    few, many = np.quantile(counts, INTERVAL).tolist()
-    number = float(counts.mean()) if np.isfinite(above) else np.nan
-    return Expectation(sums / DRAWS, (low, high), number, (few, many))
-
-
 @dataclass(frozen=True, slots=True)
 class KnownErrors:
     """What is known of the errors and labels of the pairs of a batch."""
@@ -406,20 +343,56 @@ class KnownErrors:
         self,
         mean: Floats,
         sigma: Floats,
-        antibody: Ints,
-        antigen: Ints,
+        antibody: Ints | None = None,
+        antigen: Ints | None = None,
         above: float = np.nan,
     ) -> Expectation:
-        """Simulate the measurement of a batch with the sequences of its pairs, (B,) each."""
-        beyond = [(self.shares.by_antigen, antigen), (self.shares.by_antibody, antibody)]
-        return expect(
-            mean,
-            sigma,
-            correlation=self.shares.by_all,
-            shares=beyond,
-            labels=self.labels,
-            above=above,
-        )
+        """Simulate the measurement of a batch, best first; equal arguments give equal results.
+
+        The number above a threshold is the sum of the probabilities that `rank` writes, whatever
+        the labels are.
+
+        Parameters
+        ----------
+        mean, sigma : ndarray, shape=(B,)
+            Predictions and their standard errors, in pKd.
+        antibody, antigen : ndarray, shape=(B,), optional
+            Numbers of the sequences of each pair; without them, nothing is shared by these.
+        above : float
+            Threshold in pKd.
+        """
+        rng = np.random.default_rng(0)
+        cumulative = None if self.labels is None else distribute(mean, sigma, self.labels)
+        by_all, by_antigen, by_antibody = self.shares
+        own_share = max(0.0, 1.0 - by_all - (by_antigen + by_antibody))
+        sums = np.zeros(len(mean))
+        best = np.empty(DRAWS)
+        counts = np.empty(DRAWS)
+        step = max(1, BLOCK_VALUES // len(mean))
+        for at in range(0, DRAWS, step):
+            block = slice(at, min(at + step, DRAWS))
+            draws = block.stop - at
+            error = np.sqrt(by_all) * rng.standard_normal((draws, 1))
+            error = error + np.sqrt(own_share) * rng.standard_normal((draws, len(mean)))
+            for share, group in ((by_antigen, antigen), (by_antibody, antibody)):
+                if share and group is not None:
+                    dense = pd.factorize(group)[0]  # in the order of the batch, not of the table
+                    of_group = rng.standard_normal((draws, int(dense.max()) + 1))
+                    error += np.sqrt(share) * of_group[:, dense]
+            measured = mean + sigma * error  # noise of the assay included, as sigma has it
+            counts[block] = (measured > above).sum(axis=1)
+            if cumulative is not None:
+                probability = ndtr(error)
+                for pair, of_pair in enumerate(cumulative):
+                    steps = np.interp(probability[:, pair], of_pair, STEPS)
+                    measured[:, pair] = mean[pair] + sigma[pair] * steps
+            best_so_far = np.maximum.accumulate(measured, axis=1)
+            sums += best_so_far.sum(axis=0)
+            best[block] = best_so_far[:, -1]
+        low, high = np.quantile(best, INTERVAL).tolist()
+        few, many = np.quantile(counts, INTERVAL).tolist()
+        number = float(counts.mean()) if np.isfinite(above) else np.nan
+        return Expectation(sums / DRAWS, (low, high), number, (few, many))
 
 
 def known_errors(
@@ -430,21 +403,8 @@ def known_errors(
     Without the folder of a run, errors of predictions of abag are taken to be similar, as labels
     may end anywhere; those of other tools are taken at their word.
     """
-    if run is not None and (run / "predictions.parquet").exists():
-        return errors_of_run(run, regimes, quantity)
-    return KnownErrors(WITHOUT_RUN if of_abag else NOTHING_SHARED)
-
-
-def _certain(rows: pd.DataFrame) -> pd.DataFrame:
-    """Leave out rows whose labels hardly count, as where sigma is calibrated."""
-    if "weight" not in rows:
-        return rows
-    every = np.ones(len(rows), np.bool_)
-    return rows[certain_labels(every, rows["weight"].to_numpy(np.float64))]
-
-
-def errors_of_run(run: Path, regimes: Collection[str], quantity: Quantity) -> KnownErrors:
-    """Return what the folder of a finished run tells of errors; see `known_errors`."""
+    if run is None or not (run / "predictions.parquet").exists():
+        return KnownErrors(WITHOUT_RUN if of_abag else NOTHING_SHARED)
     tested = quantity.inward(pd.read_parquet(run / "predictions.parquet"), "pkd", "pkd_predicted")
     tested = _certain(tested[tested["censored"] == 0])
     if tested["regime"].isin(regimes).any():
@@ -459,3 +419,11 @@ def errors_of_run(run: Path, regimes: Collection[str], quantity: Quantity) -> Kn
         exact = _certain(pairs[pairs["censored"] == 0])
         labels = quantity.sign * exact["pkd"].to_numpy(np.float64)
     return KnownErrors(estimate_shares(scaled, cell, antigen, antibody), labels)
+
+
+def _certain(rows: pd.DataFrame) -> pd.DataFrame:
+    """Leave out rows whose labels hardly count, as where sigma is calibrated."""
+    if "weight" not in rows:
+        return rows
+    every = np.ones(len(rows), np.bool_)
+    return rows[certain_labels(every, rows["weight"].to_numpy(np.float64))]

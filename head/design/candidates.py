@@ -25,10 +25,10 @@ from abag.core.messages import counted, quoted, say
 from abag.embed.tables.chains import KINDS, Chains
 from abag.embed.tables.columns import refuse_absent
 from abag.embed.tables.formats import cell_text
-from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_rows
+from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_row
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import NoRows, Table, TableLike, read_table
+from abag.embed.tables.table import NoRows, Table, TableLike, read_numbers, read_table, read_texts
 from abag.embed.tables.table_writer import with_types, writing_table
 from abag.head.design.batches import Aim, probability_above
 from abag.head.labels.column import (
@@ -37,8 +37,6 @@ from abag.head.labels.column import (
     UnclearLabel,
     choose_prediction,
     decide_label,
-    read_numbers,
-    read_texts,
 )
 from abag.head.labels.headers import (
     NO_OR_YES,
@@ -54,16 +52,16 @@ from abag.head.labels.headers import (
 )
 from abag.head.labels.labelled_pairs import label_pairs
 from abag.head.labels.options import LabelOptions, read_molar_mass
+from abag.head.labels.values import refuse_cells
 from abag.head.models.pair_vectors import Index
 from abag.head.models.probit import WITHIN
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Sequences
 from abag.head.predictor.scoring import PairReader, refuse_antigen
-from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, written_label
+from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, read_written_pairs
 from abag.head.runs.run_folder import labels_as_in_the_run, layout_of, read_config
 
-ADDED_COLUMNS = RANK_COLUMNS
 MEASURED_ROLES = frozenset({"pkd", "label", "censored", "affinity_type"})
 """Roles of columns that only the table of measured pairs has."""
 PREDICTION_ROLES = frozenset({"prediction", "sigma"})
@@ -176,7 +174,7 @@ def read_candidates(
 ) -> Candidates:
     """Read sequences, predictions and flags of all rows; `more` are further columns to add."""
     score = score_column(layout.names)
-    added = [score if name == "score" else name for name in ADDED_COLUMNS]
+    added = [score if name == "score" else name for name in RANK_COLUMNS]
     added += more
     reader = PairReader(layout, added)
     numbers = [_read_numbers(chunk, quantity, molar_mass_kda) for chunk in reader]
@@ -420,25 +418,16 @@ def _finite(
     high: float = np.inf,
 ) -> Floats:
     value = read_numbers(chunk.frame[column])
-    bad = np.flatnonzero(~np.isfinite(value) | (value < low) | (value > high))
-    if len(bad):
-        msg = (
-            f"{chunk.describe_cell(bad[0], column)} is not a valid {noun}; expected {expected} "
-            f"({counted(len(bad), 'such row')}). Fix or remove them."
-        )
-        raise PredictionError(msg)
+    is_bad = ~np.isfinite(value) | (value < low) | (value > high)
+    problem = f"is not a valid {noun}; expected {expected}. Fix or remove them."
+    refuse_cells(chunk, is_bad, column, problem, PredictionError)
     return value
 
 
 def _flags(chunk: SequenceTable, column: str) -> Bools:
     flags = read_texts(chunk.frame[column]).str.lower().map(_BOOLEANS)
-    bad = np.flatnonzero(flags.isna())
-    if len(bad):
-        msg = (
-            f"{chunk.describe_cell(bad[0], column)} is not a valid flag; expected True or False. "
-            "Fix it, or remove the column."
-        )
-        raise PredictionError(msg)
+    problem = "is not a valid flag; expected True or False. Fix it, or remove the column."
+    refuse_cells(chunk, flags.isna().to_numpy(), column, problem, PredictionError)
     return flags.to_numpy(np.bool_)
 
 
@@ -489,8 +478,7 @@ class Measured:
         pairs = label_pairs(self.table)
         if not self.is_of_run:
             say(pairs.reading.line)
-            for problem in pairs.reading.problems:
-                say(f"{pairs.table.source}: {problem}")
+            pairs.report_problems()
         sign = quantity.sign
         used = (self.antigen_of[pairs.antigen] >= 0) & (sign * pairs.censored >= 0)
         return float((sign * pairs.pkd[used]).max()) if used.any() else None
@@ -510,12 +498,12 @@ def read_all_measured(
 
 def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOptions) -> Measured:
     quantity = layout_of(read_config(run)).label.quantity
-    label = written_label(quantity)
     frame = read_measured_rows(run, quantity)[[*SEQUENCES, "pkd", "censored"]]
     if options.antigen == UNNAMED_ANTIGEN:
         frame["antigen"] = UNNAMED_ANTIGEN
     # its sequences are cut to the region of the run
-    pairs = replace(label.read_pairs(frame).sorted_by_key(), source=str(run / MEASURED))
+    pairs = read_written_pairs(frame, quantity).sorted_by_key()
+    pairs = replace(pairs, source=str(run / MEASURED))
     return replace(_among(candidates, pairs), is_of_run=True)
 
 
@@ -530,7 +518,7 @@ def read_measured(
     table: TableLike, candidates: Candidates, options: RankOptions, of_run: LayoutRecord
 ) -> Measured:
     """Read a table of measured pairs and find its pairs among the candidates."""
-    first = read_top_rows(table, options)
+    first = read_top_row(table, options)
     columns = {}
     for role, name in options.columns.items():
         is_of_both = role not in MEASURED_ROLES | PREDICTION_ROLES

@@ -454,8 +454,12 @@ def _summarize(
     quantity = candidates.quantity
     sign = quantity.sign
     pairs = len(batch.index)
-    mean = candidates.mean[batch.index]
+    predicted = sign * candidates.mean[batch.index]
     expected = batch.expected
+    interval = None
+    if expected is not None:
+        low, high = sorted(sign * end for end in expected.best_interval)
+        interval = (low, high)
     summary: RankSummary = {
         "out": "" if out is None else str(out),
         "rule": options.rule,
@@ -469,10 +473,10 @@ def _summarize(
         "why_not": batch.why_not,
         "drawn": batch.drawn,
         "seed": SEED,
-        "predicted": _interval((float(mean.min()), float(mean.max())), sign),
+        "predicted": (float(predicted.min()), float(predicted.max())),
         "best_measured": signed(batch.best, sign),
         "expected_best": None if expected is None else sign * float(expected.best_of_first[-1]),
-        "best_interval": None if expected is None else _interval(expected.best_interval, sign),
+        "best_interval": interval,
         "expected_above": None if batch.hits is None else batch.hits.expected,
         "above_interval": None if batch.hits is None else batch.hits.interval,
     }
@@ -483,20 +487,13 @@ def _summarize(
 
 def _summarize_second(second: SecondProperty, batch: _Batch) -> SecondSummary:
     chosen = second.mean[batch.index]
-    summary: SecondSummary = {
+    return {
         "source": second.source,
         "quantity": second.quantity.to_json(),
         "above": second.above,
         "predicted": (float(chosen.min()), float(chosen.max())),
         "fronts": None if batch.front is None else int(batch.front[batch.index].max()),
     }
-    return summary
-
-
-def _interval(ends: tuple[float, float], sign: int) -> tuple[float, float]:
-    """Return an interval of values of the quantity, given that of values of which higher is
-    better."""
-    return ends if sign > 0 else (-ends[1], -ends[0])
 
 
 def _in_words(options: RankOptions, drawn: int, batch: int, candidates: Candidates) -> str:
@@ -755,13 +752,12 @@ def _choose_batch(
 def _score(candidates: Candidates, best: float | None, options: RankOptions) -> Floats:
     explore = 1.0 if options.explore is None else options.explore
     aim = Aim(explore, best=_or_nan(best), above=_or_nan(options.above))
-    mean = candidates.mean
-    if candidates.sigma is None:
-        return RULES[options.rule](mean, np.zeros_like(mean), aim)
+    sigma = candidates.sigma
     # measurements reduce what the model does not know, not the noise of the assay
-    of_model = options.rule in ("ucb", "improvement")
-    column = candidates.explored if of_model else "sigma"
-    return RULES[options.rule](mean, candidates.frame[column].to_numpy(np.float64), aim)
+    if sigma is not None and options.rule in ("ucb", "improvement"):
+        sigma = candidates.frame[candidates.explored].to_numpy(np.float64)
+    mean = candidates.mean
+    return RULES[options.rule](mean, np.zeros_like(mean) if sigma is None else sigma, aim)
 
 
 def _or_nan(value: float | None) -> float:

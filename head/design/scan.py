@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, Typed
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from abag.core import messages
 from abag.core.arrays import Floats, hex_keys
@@ -177,8 +176,9 @@ def _with_differences(
     pkd = scores["pkd_predicted"].to_numpy()
     at = list(scores).index("regime")
     scores.insert(at, "difference", pkd - predict_parents(predictor, vectors, parent, regimes))
-    if has_difference_sigma(predictor):
-        spread = spreads(predictor, regimes.used)
+    spread_of = {name: regime.mixture.spread for name, regime in predictor.regimes.items()}
+    if predictor.parts.with_variance and any(spread_of.values()):
+        spread = np.array([spread_of[name] for name in regimes.used.tolist()], np.float64)
         sigma = spread * deviation(predictor, vectors, parent)
         # of a regime whose errors do not follow the deviation, it says nothing
         scores.insert(at + 1, "difference_sigma", np.where(spread > 0, sigma, np.nan))
@@ -220,17 +220,6 @@ def _with_likelihoods(
         if column.head:  # a likelihood, not a column of the table
             added[f"{column.name}_difference"] = values_P - values_P[parent]
     return scores.assign(**added)
-
-
-def has_difference_sigma(predictor: Predictor) -> bool:
-    """Return whether sigmas of differences can be computed."""
-    has_variance = bool(predictor.parts.with_variance)
-    return has_variance and any(regime.mixture.spread > 0 for regime in predictor.regimes.values())
-
-
-def spreads(predictor: Predictor, used: NDArray[np.object_]) -> Floats:
-    """Return the factor of the standard deviation in sigma, (P,), given the regimes that score."""
-    return np.array([predictor.regimes[name].mixture.spread for name in used.tolist()], np.float64)
 
 
 def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
@@ -464,7 +453,8 @@ def scan(
             for line in describe_scan(summary).splitlines():
                 messages.say(line)
             return table
-        drawn = parents[: count_shown(parents, chosen.residues)]
+        ends = np.cumsum([parent.count_mutants(chosen.residues) for parent in parents])
+        drawn = parents[: max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))]
         contributions = _contributions(predictor, store, drawn)
         heat_map = draw_heat_map(
             scored,
@@ -722,12 +712,6 @@ BEST_COLUMNS = {
 """Columns of the table of the best mutants, and their headings, with the quantity."""
 BEST_ON_PAGE = 50
 """Mutants in that table."""
-
-
-def count_shown(parents: Sequence[Parent], residues: str) -> int:
-    """Return how many parents fit on the page."""
-    ends = np.cumsum([parent.count_mutants(residues) for parent in parents])
-    return max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))
 
 
 def draw_heat_map(

@@ -81,6 +81,33 @@ def ranks(values: NDArray[np.generic], weight: Floats | None = None) -> Floats:
     return np.where(np.isnan(values), np.nan, mean_rank[run])
 
 
+class Order:
+    """Hold the order of N values within groups, to sum what stands below or above each of them."""
+
+    def __init__(self, values: NDArray[np.generic], group: Ints) -> None:
+        self._group = group
+        self._rows = np.lexsort((values, group))
+        ordered = values[self._rows]
+        is_new = np.ones(len(ordered), np.bool_)  # a run of ties begins
+        is_new[1:] = (ordered[1:] != ordered[:-1]) | (np.diff(group[self._rows]) != 0)
+        self._first = np.flatnonzero(is_new)
+        self._run = np.cumsum(is_new) - 1
+
+    def below(self, value: Floats) -> Floats:
+        """Add up values of the rows of a group that are below each row, and half of its ties."""
+        of_run = np.add.reduceat(value[self._rows], self._first)
+        of_group = np.bincount(self._group, value)
+        group_of_run = self._group[self._rows[self._first]]
+        before = np.cumsum(of_run) - of_run - (np.cumsum(of_group) - of_group)[group_of_run]
+        below = np.empty(len(value))
+        below[self._rows] = (before + of_run / 2)[self._run]
+        return below
+
+    def above(self, value: Floats) -> Floats:
+        """Do as `below` of the rows above."""
+        return np.bincount(self._group, value)[self._group] - self.below(value)
+
+
 def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
     """Correlate ranks within each of G groups, (G,), in ascending order of their numbers.
 
@@ -95,8 +122,8 @@ class RanksByGroup:
 
     def __init__(self, pkd: Floats, group: Ints, weight: Floats | None = None) -> None:
         _, self._group, self._rows = np.unique(group, return_inverse=True, return_counts=True)
-        self._weight = weight
-        self._size = self._rows if weight is None else np.bincount(self._group, weight)
+        self._weight = np.ones(len(pkd)) if weight is None else weight
+        self._size = np.bincount(self._group, self._weight)
         self._pkd = self._centred_ranks(pkd)
 
     def spearman(self, predicted: Floats) -> Floats:
@@ -111,17 +138,13 @@ class RanksByGroup:
         return np.where(defined, correlation, np.nan)
 
     def _sum_groups(self, values: Floats) -> Floats:
-        weighted = values if self._weight is None else values * self._weight
-        return np.asarray(np.bincount(self._group, weighted, len(self._size)), np.float64)
+        sums = np.bincount(self._group, values * self._weight, len(self._size))
+        return np.asarray(sums, np.float64)
 
     def _centred_ranks(self, values: Floats) -> Floats:
         """Rank each value within its group, with mean ranks for ties, minus the mean rank."""
-        _, place = np.unique(values, return_inverse=True)
-        before = np.cumsum(self._size) - self._size
-        # the rank among all rows, sorted by group first, less the rows of the groups before
-        within = ranks(self._group * len(values) + place, self._weight) - before[self._group]
-        mean_rank = (self._size[self._group] + 1) / 2
-        return np.where(np.isnan(values), np.nan, within - mean_rank)
+        rank = Order(values, self._group).below(self._weight)
+        return np.where(np.isnan(values), np.nan, rank - self._size[self._group] / 2)
 
 
 class KnownOrder:

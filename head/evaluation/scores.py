@@ -20,13 +20,12 @@ without a signal 2.5 % of the sentences at most say that ranking is better than 
 Labels with a weight count as much as in the fit, in scores, intervals and effective numbers.
 
 R tested pairs.
-
-The table of regimes: its columns, and the scores of each regime as a row of text."""
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
@@ -37,8 +36,7 @@ from scipy.special import expit, logit, stdtrit
 
 from abag.core.arrays import Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
-from abag.embed.tables.chains import KINDS, Kind
-from abag.head.evaluation.metrics import METRICS, MIN_ROWS_PER_ANTIGEN, decidable_pairs
+from abag.head.evaluation.metrics import MIN_ROWS_PER_ANTIGEN, Order, decidable_pairs
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.regimes.regimes import MUTATED
 from abag.head.regimes.sides import (
@@ -46,7 +44,6 @@ from abag.head.regimes.sides import (
     LEAST_ROWS,
     effective_groups,
     effective_number,
-    group_sizes,
 )
 from abag.head.regimes.splits import TEST, learned_rows
 
@@ -112,6 +109,11 @@ class Claim(NamedTuple):
     def fails(self) -> bool:
         """Return whether the whole interval is below 0."""
         return self.high is not None and self.high < 0
+
+    def above(self, chance: float) -> Claim:
+        """Return the claim about what a value is above chance."""
+        low, high = (None if end is None else end - chance for end in (self.low, self.high))
+        return Claim(self.value - chance, low, high, self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +355,9 @@ def score_regime(
             f"{'is' if rarer == 1 else 'are'} not of the most frequent class"
         )
     if is_selection:
-        judged = {
-            " of labels and bounds": concordance_claim(every, predicted, level, 0.5),
-            **judged,
-        }
+        in_order = concordance_claim(every, predicted, level)
+        above_chance = None if in_order is None else in_order.above(0.5)
+        judged = {" of labels and bounds": above_chance, **judged}
     score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
     return score
 
@@ -527,7 +528,7 @@ def _describe_bounds(share: float, concordance: Claim | None) -> str:
     text = f"errors cannot be judged, as {share:.0%} of the tested pairs are bounds"
     if concordance is None:
         return text
-    cell = _claim_cell(concordance._asdict())
+    cell = show_claim(concordance._asdict())
     return f"{text}: of pairs of these with a known order, {cell} are predicted in this order"
 
 
@@ -535,14 +536,13 @@ def concordance_claim(
     tested: TestedPairs,
     predicted: Floats,
     level: float = LEVEL,
-    chance: float = 0.0,
     cell: Ints | None = None,
 ) -> Claim | None:
     """Return the share of decidable pairs of test pairs in the right order, and its interval.
 
     Pairs of one cell are compared, by default those of one fold; `cell` and `predicted` are (R,).
     The interval is a jackknife of the log odds: a group takes its pairs with it. There is none with
-    fewer than `LEAST_OF_SIDE` groups of lower or of higher rows. `chance` is taken off.
+    fewer than `LEAST_OF_SIDE` groups of lower or of higher rows.
 
     References
     ----------
@@ -576,26 +576,23 @@ def concordance_claim(
     value = float(np.average(right_of_pair, weights=times))
     away = times * (right_of_pair - value) / times.sum()
     factor = 1 + (tested.dependence - 1) * (1 - (2 * value - 1) ** 2) ** 2
-    ends = [value, value]
-    least = np.inf
-    for group_of_pair in tested.groups:
-        _, group = np.unique(group_of_pair, return_inverse=True)
-        n = effective_groups(group_of_pair, tested.weight)
-        least = min(least, n)
+
+    def ends(group: Ints, _size: Floats, _n: float) -> tuple[float, float] | None:
         sides = (group[low_of_pair], group[high_of_pair])
         n_sides = [effective_groups(side, times) for side in sides]
-        if n < LEAST_GROUPS or min(n_sides) < LEAST_OF_SIDE:
-            return Claim(value - chance, None, None, least)
+        if min(n_sides) < LEAST_OF_SIDE:
+            return None
         if value in (0.0, 1.0):
             away_from_value = least_perfect(min(n_sides), level)
-            limits = [1 - away_from_value, 1.0] if value else [0.0, away_from_value]
-        else:
-            variance, degrees = _variance_of_sides(away, sides, n_sides)
-            odds = value * (1 - value)
-            half = float(stdtrit(degrees, level) * np.sqrt(factor * variance) / odds)
-            limits = expit(logit(value) + half * np.array([-1, 1])).tolist()
-        ends = [min(ends[0], limits[0]), max(ends[1], limits[1])]
-    return Claim(value - chance, ends[0] - chance, ends[1] - chance, least)
+            return (1 - away_from_value, 1.0) if value else (0.0, away_from_value)
+        variance, degrees = _variance_of_sides(away, sides, n_sides)
+        odds = value * (1 - value)
+        half = float(stdtrit(degrees, level) * np.sqrt(factor * variance) / odds)
+        low, high = expit(logit(value) + half * np.array([-1, 1])).tolist()
+        return low, high
+
+    weight = np.ones(len(of_cell)) if tested.weight is None else tested.weight
+    return _widest(value, tested.groups, weight, ends)
 
 
 def least_perfect(groups: float, level: float = LEVEL) -> float:
@@ -671,24 +668,39 @@ def mean_claim(
     """
     w = np.ones(len(value)) if weight is None else weight
     mean = float(np.average(value, weights=weight))
-    low = mean
-    high = mean
-    least = np.inf
-    for group in groups:
-        _, dense = np.unique(group, return_inverse=True)
-        size = group_sizes(group, weight)
-        n = effective_number(size)
-        least = min(least, n)
-        if len(size) < 2 or n < LEAST_GROUPS:
-            return Claim(mean, None, None, least)
-        residual = np.bincount(dense, (value - mean) * w)
+
+    def ends(group: Ints, size: Floats, n: float) -> tuple[float, float]:
+        residual = np.bincount(group, (value - mean) * w)
         without = residual / (1 - size / size.sum())
         # a jackknife: by how much the mean moves without each group
         variance = factor * np.square(without).sum() * (1 - 1 / len(size)) / size.sum() ** 2
         error = float(stdtrit(n - 1, LEVEL) * np.sqrt(variance))
-        low = min(low, mean - error)
-        high = max(high, mean + error)
-    return Claim(mean, low, high, least)
+        return mean - error, mean + error
+
+    return _widest(mean, groups, w, ends)
+
+
+Ends: TypeAlias = Callable[[Ints, Floats, float], tuple[float, float] | None]
+"""Returns an interval, or None, given the group of each row, (R,), the sizes of the groups, (G,),
+and their effective number."""
+
+
+def _widest(value: float, groups: Sequence[Ints], weight: Floats, ends: Ends) -> Claim:
+    """Claim a value with the widest of its intervals over the groupings; few groups have none."""
+    low = value
+    high = value
+    least = np.inf
+    for group in groups:
+        _, dense = np.unique(group, return_inverse=True)
+        size: Floats = np.asarray(np.bincount(dense, weight), np.float64)
+        n = effective_number(size)
+        least = min(least, n)
+        limits = ends(dense, size, n) if n >= LEAST_GROUPS else None
+        if limits is None:
+            return Claim(value, None, None, least)
+        low = min(low, limits[0])
+        high = max(high, limits[1])
+    return Claim(value, low, high, least)
 
 
 class RankValues(NamedTuple):
@@ -755,16 +767,16 @@ def rank_values(
     _, cell_of_row = np.unique(cell[rows], return_inverse=True)
     w = np.ones(len(rows)) if weight is None else weight[rows]
     within = _Within(dense, cell_of_row, w)
-    x = within.order(predicted[rows])
-    y = within.order(pkd[rows])
+    x = within.ranked(predicted[rows])
+    y = within.ranked(pkd[rows])
     length = np.sqrt(x.variance * y.variance)  # 0 if predictions are equal: they rank nothing
     scale = np.where(length > 0, length, 1.0)
     correlation = np.clip(within.mean(x.rank * y.rank) / scale, -1, 1) * (length > 0)
-    product = x.rank * y.rank + x.sum_above(w * y.rank) + y.sum_above(w * x.rank)
+    product = x.rank * y.rank + x.order.above(w * y.rank) + y.order.above(w * x.rank)
     influence = (product - within.mean(product)) / scale
-    for order in (x, y):
-        square = np.square(order.rank) + 2 * order.sum_above(w * order.rank)
-        relative = (square - within.mean(square)) / np.where(length > 0, order.variance, 1.0)
+    for ranked in (x, y):
+        square = np.square(ranked.rank) + 2 * ranked.order.above(w * ranked.rank)
+        relative = (square - within.mean(square)) / np.where(length > 0, ranked.variance, 1.0)
         influence -= correlation / 2 * relative
     is_ranked = y.variance > 0
     result = RankValues(unit.copy(), nowhere, np.zeros(len(pkd)), np.zeros(len(pkd)))
@@ -785,37 +797,14 @@ def _shortfall(correlation: Floats, pairs: Floats) -> Floats:
     return np.asarray(3 * (correlation - tau) / (pairs + 1))
 
 
-class _Order(NamedTuple):
+class _Ranked(NamedTuple):
     """Hold the ranks of one column within units, (R,) each."""
 
     rank: Floats
     """Mean rank of ties, minus the mean rank of the cell."""
     variance: Floats
     """Of the ranks of its unit."""
-    order: Ints
-    """Rows by unit and value."""
-    run: Ints
-    """Number of the run of equal values of each of these."""
-    first: Ints
-    """First row of each run."""
-    unit: Ints
-
-    def sum_above(self, value: Floats) -> Floats:
-        """Add up the values of the rows of a unit that are above each row, and half of its ties."""
-        return _sum_beside(value, self.order, self.run, self.first, self.unit, above=True)
-
-
-def _sum_beside(
-    value: Floats, order: Ints, run: Ints, first: Ints, unit: Ints, *, above: bool
-) -> Floats:
-    in_order = value[order]
-    of_run = np.add.reduceat(in_order, first)
-    before = np.cumsum(of_run) - of_run
-    of_unit = np.bincount(unit, value)
-    before -= (np.cumsum(of_unit) - of_unit)[unit[order[first]]]
-    below = np.empty(len(value))
-    below[order] = (before + of_run / 2)[run]
-    return np.asarray(of_unit[unit] - below if above else below)
+    order: Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -838,26 +827,20 @@ class _Within:
         total = np.bincount(self.unit, self.weight)
         return np.asarray((np.square(total) / np.bincount(self.unit, self.weight**2))[self.unit])
 
-    def order(self, value: Floats) -> _Order:
+    def ranked(self, value: Floats) -> _Ranked:
         """Rank values within units; where a unit has several cells, less the mean of each."""
         first_cell = np.full(int(self.unit.max(initial=-1)) + 1, -1)
         first_cell[self.unit] = self.cell
         is_mixed = np.zeros(len(first_cell), np.bool_)
         is_mixed[self.unit[first_cell[self.unit] != self.cell]] = True
         aligned = np.where(is_mixed[self.unit], value - self.mean(value, self.cell), value)
-        aligned = np.round(aligned, ROUNDING)
-        order = np.lexsort((aligned, self.unit))
-        is_new = np.ones(len(order), np.bool_)
-        same_unit = np.diff(self.unit[order]) == 0
-        is_new[1:] = ~(same_unit & (np.diff(aligned[order]) == 0))
-        first = np.flatnonzero(is_new)
-        run = np.cumsum(is_new) - 1
-        rank = _sum_beside(self.weight, order, run, first, self.unit, above=False)
+        order = Order(np.round(aligned, ROUNDING), self.unit)
+        rank = order.below(self.weight)
         rank -= self.mean(rank, self.cell)
         variance = self.mean(np.square(rank))
         # weights leave rounding errors in ranks that are all tied
         variance[variance < TIED] = 0.0
-        return _Order(rank, variance, order, run, first, self.unit)
+        return _Ranked(rank, variance, order)
 
 
 def _rank_claims(
@@ -905,16 +888,8 @@ def _rank_claim(
     z = np.arctanh(ends)
     slope = 1 - np.square(ends)
     factor = 1 + (tested.dependence - 1) * (1 - value**2) ** 2
-    low = value
-    high = value
-    least = np.inf
-    for group_of_pair in tested.groups:
-        _, group = np.unique(group_of_pair[rows], return_inverse=True)
-        size = group_sizes(group, weight)
-        n = effective_number(size)
-        least = min(least, n)
-        if len(size) < 2 or n < LEAST_GROUPS:
-            return Claim(value, None, None, least)
+
+    def limits(group: Ints, size: Floats, n: float) -> tuple[float, float]:
         m = pd.Series(group).groupby(cell[rows]).transform("nunique").to_numpy()
         # what is free in a cell: of two groups that are compared with each other only one
         free = np.where(m > 1, (m - 1) / m, (n - 1) / n)
@@ -924,196 +899,30 @@ def _rank_claim(
         residual = np.bincount(group, weight * (within + between))
         error = np.sqrt(factor * np.square(residual).sum()) / size.sum() / slope
         half = stdtrit(degrees, level) * (1 / np.sqrt(n) if is_perfect else error)
-        low_end, high_end = np.tanh(z + half * np.array([-1, 1])).tolist()
-        low = min(low, low_end)
-        high = max(high, high_end)
-    return Claim(value, low, high, least)
+        low, high = np.tanh(z + half * np.array([-1, 1])).tolist()
+        return low, high
+
+    return _widest(value, [group[rows] for group in tested.groups], weight, limits)
 
 
-Cell: TypeAlias = Callable[[Mapping[str, Any]], str]
-"""Lays out what a column shows of the score of a regime."""
-
-
-class Column(NamedTuple):
-    """Describe a column of the table of regimes."""
-
-    label: str
-    meaning: str
-    """For those who point at it in a page."""
-    cell: Cell
-    of_both: bool = False
-    """Whether it compares sequences of one side, which pairs of one kind do not have."""
-
-
-LAST_DECIDING = "pairs"
-"""The columns up to this one say whether a head is worth using."""
-BEST_BASELINE = Column(
-    "best baseline",
-    "The baseline with the smallest error.",
-    lambda regime: str(regime["best_baseline"]).replace("_", " "),
-)
-GROUPS = Column(
-    "groups",
-    "Effective number of independent groups of these pairs.",
-    lambda regime: f"{regime['groups']:,.0f}",
-)
-
-
-def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
-    """Return the columns of the table of regimes, after the regime itself; what decides is first.
-
-    Those that compare sides within each other are left out where pairs have one of the `kinds`.
-    """
-    shown = _columns_of_classes(quantity) if quantity.classes else _columns_of_numbers(quantity)
-    return [column for column in shown if len(kinds) > 1 or not column.of_both]
-
-
-def describe_regimes(
-    scores: Sequence[Mapping[str, Any]],
-    quantity: Quantity = PKD,
-    kinds: Collection[Kind] = KINDS,
-    *,
-    deciding: bool = False,
-) -> list[list[str]]:
-    """Lay out scores as rows of text, the head first; brackets hold 95 % intervals.
-
-    The columns are those of `columns`; with `deciding` only those up to `LAST_DECIDING`.
-    """
-    shown = columns(quantity, kinds)
-    labels = [column.label for column in shown]
-    if deciding:
-        shown = shown[: labels.index(LAST_DECIDING) + 1]
-    rows = [["", *labels[: len(shown)]]]
-    for regime in scores:
-        rows.append([regime["words"], *(column.cell(regime) for column in shown)])
-    return rows
-
-
-def _columns_of_numbers(quantity: Quantity) -> list[Column]:
-    show = quantity.show
-    return [
-        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
-        Column(
-            f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels.",
-            _value("rmse_of_mean", show),
-        ),
-        Column(
-            f"RMSE of best baseline ({quantity})",
-            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
-            _value("rmse_of_best", show),
-        ),
-        Column(
-            "Spearman", "Rank correlation of predicted and measured values, averaged over folds by "
-            "their pairs. 1 is perfect, 0 is chance.", _claim("spearman"),
-        ),
-        Column(
-            "Spearman within antigen", "Rank correlation of the antibodies of one antigen, "
-            "averaged over antigens and folds by their pairs; small ones are pooled. 1 is perfect, "
-            "0 is chance.", _claim("spearman_within_antigen"), of_both=True,
-        ),
-        Column("pairs", "Different pairs that were tested.", _pairs),
-        BEST_BASELINE,
-        Column(
-            "Spearman within antibody", "Rank correlation of the antigens of one antibody, "
-            "averaged over antibodies and folds by their pairs; small ones are pooled. 1 is "
-            "perfect, 0 is chance.", _claim("spearman_within_antibody"), of_both=True,
-        ),
-        Column(
-            "R2", "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of "
-            "the test pairs would be better.", _value("r2", _two_digits),
-        ),
-        Column(
-            "90 % coverage", "Share of the labels within the 90 % intervals of sigma.",
-            _value("coverage", "{:.0%}".format),
-        ),
-        GROUPS,
-    ]  # fmt: skip
-
-
-def _columns_of_classes(quantity: Quantity) -> list[Column]:
-    error = quantity.squared_error
-    predicted = "probability" if quantity.is_binary else "expected number of the class"
-    positive = quantity.named(-1)
-    return [
-        Column(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
-        Column(
-            f"{error} of prevalence", "The same of the frequency of the class in training.",
-            _value("rmse_of_mean", _squared),
-        ),
-        Column(
-            f"{error} of best baseline", "The same of the best baseline, chosen after the fact.",
-            _value("rmse_of_best", _squared),
-        ),
-        Column(
-            "average precision", f"Mean share of {positive} among the first pairs, at each of "
-            "them; chance is the prevalence.", _claim_of_classes("average_precision"),
-        ),
-        Column(
-            "AUC within antigen", "Share of two pairs of one antigen and different classes that "
-            "are in the right order. 0.5 is chance.", _claim_of_classes("auc_within_antigen"),
-            of_both=True,
-        ),
-        Column(
-            "pairs", f"Different pairs that were tested, and how many are {positive}.",
-            lambda regime: f"{regime['n']:,} ({regime['classes']['positives']:,})",
-        ),
-        BEST_BASELINE,
-        Column(
-            "AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance.",
-            _claim_of_classes("auc_within_antibody"), of_both=True,
-        ),
-        Column(
-            "AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance.",
-            _claim_of_classes("auc"),
-        ),
-        Column(
-            "log loss", "Mean of minus the logarithm of the probability of the class, in nats.",
-            lambda regime: _with_interval(regime["classes"]["log_loss"], None, _three_digits),
-        ),
-        GROUPS,
-    ]  # fmt: skip
-
-
-def _value(name: str, show: Callable[[float], str]) -> Cell:
-    return lambda regime: _with_interval(regime[name], regime["intervals"][name], show)
-
-
-def _claim(name: str) -> Cell:
-    return lambda regime: _claim_cell(regime[name])
-
-
-def _claim_of_classes(name: str) -> Cell:
-    return lambda regime: _claim_cell(regime["classes"][name])
-
-
-def _pairs(regime: Mapping[str, Any]) -> str:
-    effective = regime.get("effective_pairs")
-    return f"{regime['n']:,}" + ("" if effective is None else f" ({effective:,.0f} effective)")
-
-
-def _squared(root: float) -> str:
-    return _three_digits(root**2)
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:z.3f}"
-
-
-def _claim_cell(claim: Mapping[str, float | None] | None) -> str:
+def show_claim(claim: Mapping[str, float | None] | None) -> str:
+    """Show a claim with its interval; a dash if there is none."""
     if claim is None:
         return "-"
-    return _with_interval(claim["value"], [claim["low"], claim["high"]])
+    return with_interval(claim["value"], [claim["low"], claim["high"]])
 
 
-def _two_digits(value: float) -> str:
+def two_digits(value: float) -> str:
+    """Show a number with two digits after the point."""
     return f"{value:z.2f}"  # z: no -0.00
 
 
-def _with_interval(
+def with_interval(
     value: float | None,
     limits: Sequence[float | None] | None,
-    show: Callable[[float], str] = _two_digits,
+    show: Callable[[float], str] = two_digits,
 ) -> str:
+    """Show a value with its limits in brackets, if it has any; a dash if there is none."""
     if value is None:
         return "-"
     if limits is None or limits[0] is None or limits[1] is None:

@@ -15,6 +15,8 @@ wanted recall or precision with what they reach on pairs that did not choose the
 what is expected of new pairs, the number that
 p_strong has ``expected``, and its ``calibration`` in bins.
 
+The table of regimes has a row of text per regime, and in its columns what its score holds.
+
 Scores mean less where labels, or splits, are not what they seem: sentences warn of these.
 
 The prediction of a pair of two classes is the probability of the second, and its squared error the
@@ -27,8 +29,8 @@ Pairs of one fold are compared with each other, for the reason that `scores` giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -36,7 +38,8 @@ from scipy.special import ndtr
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import align, counted, quoted
-from abag.head.evaluation.metrics import average_precision, hits_by_cutoff
+from abag.embed.tables.chains import KINDS, Kind
+from abag.head.evaluation.metrics import METRICS, average_precision, hits_by_cutoff
 from abag.head.evaluation.scores import (
     LEAST_OF_SIDE,
     RegimeScore,
@@ -46,6 +49,9 @@ from abag.head.evaluation.scores import (
     largest_rmse,
     least_perfect,
     mean_claim,
+    show_claim,
+    two_digits,
+    with_interval,
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
 from abag.head.labels.labelled_pairs import FLOOR_SHARE
@@ -329,6 +335,178 @@ def _pick_cells(pick: Mapping[str, Any], quantity: Quantity) -> list[Any]:
 
 def _percent(share: float | None) -> str | None:
     return None if share is None else f"{share:.0%}"
+
+
+# ---- the table of regimes ------------------------------------------------------------------------
+
+
+Cell: TypeAlias = Callable[[Mapping[str, Any]], str]
+"""Lays out what a column shows of the score of a regime."""
+
+
+class Column(NamedTuple):
+    """Describe a column of the table of regimes."""
+
+    label: str
+    meaning: str
+    """For those who point at it in a page."""
+    cell: Cell
+    of_both: bool = False
+    """Whether it compares sequences of one side, which pairs of one kind do not have."""
+
+
+LAST_DECIDING = "pairs"
+"""The columns up to this one say whether a head is worth using."""
+BEST_BASELINE = Column(
+    "best baseline",
+    "The baseline with the smallest error.",
+    lambda regime: str(regime["best_baseline"]).replace("_", " "),
+)
+GROUPS = Column(
+    "groups",
+    "Effective number of independent groups of these pairs.",
+    lambda regime: f"{regime['groups']:,.0f}",
+)
+
+
+def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
+    """Return the columns of the table of regimes, after the regime itself; what decides is first.
+
+    Those that compare sides within each other are left out where pairs have one of the `kinds`.
+    """
+    shown = _columns_of_classes(quantity) if quantity.classes else _columns_of_numbers(quantity)
+    return [column for column in shown if len(kinds) > 1 or not column.of_both]
+
+
+def describe_regimes(
+    scores: Sequence[Mapping[str, Any]],
+    quantity: Quantity = PKD,
+    kinds: Collection[Kind] = KINDS,
+    *,
+    deciding: bool = False,
+) -> list[list[str]]:
+    """Lay out scores as rows of text, the head first; brackets hold 95 % intervals.
+
+    The columns are those of `columns`; with `deciding` only those up to `LAST_DECIDING`.
+    """
+    shown = columns(quantity, kinds)
+    labels = [column.label for column in shown]
+    if deciding:
+        shown = shown[: labels.index(LAST_DECIDING) + 1]
+    rows = [["", *labels[: len(shown)]]]
+    for regime in scores:
+        rows.append([regime["words"], *(column.cell(regime) for column in shown)])
+    return rows
+
+
+def _columns_of_numbers(quantity: Quantity) -> list[Column]:
+    show = quantity.show
+    return [
+        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
+        Column(
+            f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels.",
+            _value("rmse_of_mean", show),
+        ),
+        Column(
+            f"RMSE of best baseline ({quantity})",
+            "RMSE of the baseline with the smallest error, which is chosen after the fact.",
+            _value("rmse_of_best", show),
+        ),
+        Column(
+            "Spearman", "Rank correlation of predicted and measured values, averaged over folds by "
+            "their pairs. 1 is perfect, 0 is chance.", _claim("spearman"),
+        ),
+        Column(
+            "Spearman within antigen", "Rank correlation of the antibodies of one antigen, "
+            "averaged over antigens and folds by their pairs; small ones are pooled. 1 is perfect, "
+            "0 is chance.", _claim("spearman_within_antigen"), of_both=True,
+        ),
+        Column("pairs", "Different pairs that were tested.", _pairs),
+        BEST_BASELINE,
+        Column(
+            "Spearman within antibody", "Rank correlation of the antigens of one antibody, "
+            "averaged over antibodies and folds by their pairs; small ones are pooled. 1 is "
+            "perfect, 0 is chance.", _claim("spearman_within_antibody"), of_both=True,
+        ),
+        Column(
+            "R2", "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of "
+            "the test pairs would be better.", _value("r2", two_digits),
+        ),
+        Column(
+            "90 % coverage", "Share of the labels within the 90 % intervals of sigma.",
+            _value("coverage", "{:.0%}".format),
+        ),
+        GROUPS,
+    ]  # fmt: skip
+
+
+def _columns_of_classes(quantity: Quantity) -> list[Column]:
+    error = quantity.squared_error
+    predicted = "probability" if quantity.is_binary else "expected number of the class"
+    positive = quantity.named(-1)
+    return [
+        Column(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
+        Column(
+            f"{error} of prevalence", "The same of the frequency of the class in training.",
+            _value("rmse_of_mean", _squared),
+        ),
+        Column(
+            f"{error} of best baseline", "The same of the best baseline, chosen after the fact.",
+            _value("rmse_of_best", _squared),
+        ),
+        Column(
+            "average precision", f"Mean share of {positive} among the first pairs, at each of "
+            "them; chance is the prevalence.", _claim_of_classes("average_precision"),
+        ),
+        Column(
+            "AUC within antigen", "Share of two pairs of one antigen and different classes that "
+            "are in the right order. 0.5 is chance.", _claim_of_classes("auc_within_antigen"),
+            of_both=True,
+        ),
+        Column(
+            "pairs", f"Different pairs that were tested, and how many are {positive}.",
+            lambda regime: f"{regime['n']:,} ({regime['classes']['positives']:,})",
+        ),
+        BEST_BASELINE,
+        Column(
+            "AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance.",
+            _claim_of_classes("auc_within_antibody"), of_both=True,
+        ),
+        Column(
+            "AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance.",
+            _claim_of_classes("auc"),
+        ),
+        Column(
+            "log loss", "Mean of minus the logarithm of the probability of the class, in nats.",
+            lambda regime: with_interval(regime["classes"]["log_loss"], None, _three_digits),
+        ),
+        GROUPS,
+    ]  # fmt: skip
+
+
+def _value(name: str, show: Callable[[float], str]) -> Cell:
+    return lambda regime: with_interval(regime[name], regime["intervals"][name], show)
+
+
+def _claim(name: str) -> Cell:
+    return lambda regime: show_claim(regime[name])
+
+
+def _claim_of_classes(name: str) -> Cell:
+    return lambda regime: show_claim(regime["classes"][name])
+
+
+def _pairs(regime: Mapping[str, Any]) -> str:
+    effective = regime.get("effective_pairs")
+    return f"{regime['n']:,}" + ("" if effective is None else f" ({effective:,.0f} effective)")
+
+
+def _squared(root: float) -> str:
+    return _three_digits(root**2)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:z.3f}"
 
 
 # ---- what limits scores --------------------------------------------------------------------------

@@ -232,17 +232,18 @@ def decide_classes(
             "the column."
         )
         raise LabelError(msg)
-    values = _spelled_values(table.frame[column])
+    cells = table.frame[column]
     why = "given by the options"
     if options.classes:
         classes = tuple(spelled(name) for name in options.classes)
         refuse_other_cells(table, column, classes)
     elif asked:
-        classes = _two_classes(where, values, options.positive)
+        classes = _two_classes(where, _spelled_values(cells), options.positive)
     else:
         names_affinity = header.names_affinity or "affin" in plain_text(column)[0]
         if names_affinity or not holds_classes(table, column):
             return None
+        values = _spelled_values(cells)
         classes = _words_among(values) or _two_classes(where, values, None)
         replace(options, label=BINARY)  # raises if others are of numbers
         why = f"cells are {quoted(classes[0])} or {quoted(classes[1])}"

@@ -3,8 +3,7 @@
 `decide_label` decides once per table, as part of its layout; `values` and `features` only convert.
 A column is the label if its name says what it measures. What is unclear is refused, with the
 options that would decide it, and an option that contradicts the name is refused, too; a run decides
-where neither an option nor the name does. What the user names as a feature, category, error, weight
-or split follows `RULES`. `Column.refuse` writes what is wrong with a column.
+where neither an option nor the name does. `Column.refuse` writes what is wrong with a column.
 
 Of cells nothing is guessed: what is neither a number nor text of one is NaN. R rows of a table.
 """
@@ -13,38 +12,33 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from decimal import Decimal
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
 from abag.core.options import parse
 from abag.core.units import NO_AFFINITIES, UNITS
-from abag.embed.store.store import LOGLIK
-from abag.embed.tables.chains import MISSING_TEXT, Kind
+from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.columns import (
     TEXT_ROLES,
+    UNNAMED,
     MissingColumn,
     column_option,
     quote_names,
     quote_some,
-    refuse_absent,
     simplified,
     with_found,
 )
 from abag.embed.tables.content import distinct_texts
-from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import plain_number, says_no_binding
+from abag.embed.tables.table import SIDES, read_bounds, read_texts, says_no_binding
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -55,6 +49,7 @@ from abag.head.labels.classes import (
     spelled,
     unit_of,
 )
+from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import (
     ALPHASEQ_UNIT,
     ALPHASEQ_WORDS,
@@ -79,17 +74,11 @@ from abag.head.labels.options import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from abag.embed.tables.table import Table
 
 
-LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
-"""Likelihoods of a store (``abag embed --loglik``) as features, by name."""
 LABELS_AND_SEQUENCES = frozenset({"pkd", "label", "censored", *TEXT_ROLES})
 """Roles of columns that describe no pair."""
-_UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
-"""Columns of the index that pandas writes."""
 _MOST_PROPOSED = 4
 _BINDING = re.compile(
     "affin|activit|fitness|enrich|bind|bound|avidity|score|potenc|inhibit|neutrali|pkd|ic50|ec50"
@@ -145,13 +134,6 @@ DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
 
 
-SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
-"""Relations by their first character: on which side of a number the value lies."""
-
-
-_BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
-
-
 class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
 
@@ -161,66 +143,6 @@ def says_class(cell: object) -> bool:
     if isinstance(cell, bool | np.bool_):
         return True
     return isinstance(cell, str) and (re.search("[0-9]", cell) is None or says_no_binding(cell))
-
-
-def _read_plain_numbers(cells: pd.Series) -> Floats | None:
-    """Convert a column of a text file in which each cell is a number or missing; None for others.
-
-    It saves a loop over the cells.
-    """
-    if infer_dtype(cells, skipna=True) != "string":
-        return None
-    numbers = pd.to_numeric(cells, errors="coerce")
-    if not (numbers.isna() == cells.isna()).all():
-        return None
-    return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
-
-
-def read_texts(cells: pd.Series) -> pd.Series:
-    """Return cells as text without spaces at their ends, (R,); empty where one is missing."""
-    texts = cells.astype(object).map(cell_text).str.strip()
-    return texts.mask(texts.isin(MISSING_TEXT), "")
-
-
-def read_numbers(cells: pd.Series) -> Floats:
-    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
-    plain = _read_plain_numbers(cells)
-    if plain is not None:
-        return plain
-
-    def is_number(cell: object) -> bool:
-        kinds = (str, int, float, Decimal, np.integer, np.floating)
-        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
-            return False  # pandas would raise OverflowError
-        return isinstance(cell, kinds) and not isinstance(cell, bool)
-
-    if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
-        cells = cells.astype(object)
-        cells = cells.where(cells.map(is_number).astype(bool))
-        cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
-    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-
-
-def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
-    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
-
-    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
-    """
-    plain = _read_plain_numbers(cells)
-    if plain is not None:
-        return plain, np.zeros(len(cells), np.int8)
-    if is_any_real_numeric_dtype(cells.dtype):
-        return read_numbers(cells), np.zeros(len(cells), np.int8)
-    values = cells.tolist()
-    sides = np.zeros(len(values), np.int8)
-    for i, value in enumerate(values):
-        if not isinstance(value, str):
-            continue
-        text = plain_number(value)
-        if match := _BOUND.match(text):
-            values[i] = text[match.end() :]
-            sides[i] = SIDES[match[1]]
-    return read_numbers(pd.Series(values, dtype=object)), sides
 
 
 def refuse_two_values(raw: Floats, where: str, what: str) -> None:
@@ -235,19 +157,6 @@ def refuse_two_values(raw: Floats, where: str, what: str) -> None:
             f"with --column label=NAME, or learn classes with --label binary --positive {high:g}."
         )
         raise LabelError(msg)
-
-
-class _Cells(NamedTuple):
-    """What the cells of a column hold."""
-
-    are_numbers: bool
-    """Whether most that are not empty are numbers or bounds."""
-    are_classes: bool
-    are_few: bool
-    """Whether values are repeated ten times, on average."""
-    are_whole: bool
-    count_rows: bool
-    """Whether they are years, or the whole numbers of a range, each once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,30 +196,10 @@ class Column:
         """The numbers of the cells, bounds included, (R,); NaN for others."""
         return read_bounds(self.table.frame[self.name])[0]
 
-    @cached_property
-    def cells(self) -> _Cells:
-        """What the cells hold."""
-        cells = self.table.frame[self.name]
-        numbers = self.numbers
-        known = numbers[np.isfinite(numbers)]
-        distinct = np.unique(known)
-        is_whole = bool((distinct % 1 == 0).all())
-        counts_rows = False
-        if is_whole and len(distinct):
-            is_year = _YEARS[0] <= distinct[0] and distinct[-1] <= _YEARS[1]
-            counts_rows = is_year or len(distinct) == len(numbers) == np.ptp(distinct) + 1
-        return _Cells(
-            are_numbers=2 * len(known) > int(cells.notna().sum()),
-            are_classes=len(distinct) < 3,
-            are_few=10 * len(distinct) < len(numbers),
-            are_whole=is_whole,
-            count_rows=bool(counts_rows),
-        )
-
     @property
     def holds_numbers(self) -> bool:
         """Whether most cells that are not empty are numbers or bounds."""
-        return self.cells.are_numbers
+        return 2 * int(np.isfinite(self.numbers).sum()) > len(self.filled)
 
     @cached_property
     def improbability(self) -> tuple[bool | int, ...]:
@@ -328,14 +217,19 @@ class Column:
             kind = 1
         else:
             kind = 2
-        cells = self.cells
+        rows = len(self.numbers)
+        values = np.unique(self.numbers[np.isfinite(self.numbers)])
+        are_whole = bool((values % 1 == 0).all())
         is_described = any(map(_OF_ROWS.fullmatch, words)) or bool(_COMPUTED.search(joined))
-        is_other = is_described or cells.are_classes or self.header.predicted
-        if kind == 2:
-            is_other = is_other or cells.count_rows or any(map(_BESIDE.fullmatch, words))
+        is_other = is_described or len(values) < 3 or self.header.predicted
+        if kind == 2 and not is_other:
+            are_years = _YEARS[0] <= values[0] and values[-1] <= _YEARS[1]
+            are_of_rows = are_years or len(values) == rows == np.ptp(values) + 1
+            is_other = (are_whole and bool(are_of_rows)) or any(map(_BESIDE.fullmatch, words))
         is_summary = not _SUMMARIES.isdisjoint(words)
+        are_repeated = 10 * len(values) < rows
         is_no_label = bool(self.header.not_label)
-        return (is_other, is_no_label, kind, cells.are_whole, not is_summary, cells.are_few)
+        return (is_other, is_no_label, kind, are_whole, not is_summary, are_repeated)
 
     @cached_property
     def is_of_classes(self) -> bool:
@@ -417,7 +311,7 @@ class Columns:
         """Those of numbers, likely labels first, without constants, such as a pH, beside others."""
         numbers = []
         for column in self.free:
-            is_index = _UNNAMED.fullmatch(column.name) is not None
+            is_index = UNNAMED.fullmatch(column.name) is not None
             if is_index or column.header.describes_another:
                 continue
             if column.holds_numbers:  # last: it reads all cells
@@ -967,77 +861,6 @@ def _spelled(unit: str) -> str:
     return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
 
 
-# ---- columns that the user names beside labels and sequences ---------------------------------
-
-
-class Rule(NamedTuple):
-    """What a column has to be that the user names."""
-
-    needed: str
-    """Ends the sentence that no column has this name."""
-    not_of: frozenset[str] = LABELS_AND_SEQUENCES
-    """Roles whose columns it cannot be."""
-
-
-RULES: Mapping[BesideRole, Rule] = {
-    "feature": Rule("is to be read as a feature"),
-    "category": Rule("is to be read as a feature"),
-    "error": Rule("--error names"),
-    "weight": Rule("--weight names"),
-    "split": Rule("--split names", frozenset()),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnBeside:
-    """A column that the user named beside labels and sequences, or why it is none."""
-
-    name: str
-    role: BesideRole
-    is_absent: bool = False
-    """Whether the table has no such column."""
-    head: str = ""
-    """Digest of what gives the likelihood, once it is read."""
-    refused: AbagError | None = None
-
-    @property
-    def in_store(self) -> bool:
-        """Whether it is the likelihood of a store (`LOGLIKS`), not a column of the table."""
-        return self.is_absent and self.refused is None
-
-
-def names_of(role: BesideRole, beside: Iterable[ColumnBeside]) -> list[str]:
-    """List the names of the columns of one role."""
-    return [column.name for column in beside if column.role == role]
-
-
-def _judged(
-    table: Table, roles: Mapping[str, str], name: str, role: BesideRole, run: object
-) -> ColumnBeside:
-    """Decide what a column is that the user named, or that a `run` needs.
-
-    `roles` are those of labels and sequences, by the names of columns.
-    """
-    rule = RULES[role]
-    is_absent = name not in table.names
-    if is_absent and role == "feature" and name in (LOGLIK, *LOGLIKS):
-        return ColumnBeside(name=name, role=role, is_absent=True)
-    try:
-        if is_absent:
-            needed = f"the run {run} has as {role}" if run else rule.needed
-            refuse_absent(name, table.names, f"{table.source}: no column {name!r}, which {needed}")
-        if roles.get(name) in rule.not_of:
-            is_label = roles[name] in ("pkd", "label")
-            what = "the label" if is_label else f"the {roles[name]} column"
-            noun = "an error" if role == "error" else f"a {role}"
-            Column(table, name).refuse(
-                f"is {what}; expected another column as {noun}. Leave it out.", ColumnError
-            )
-    except ColumnError as error:
-        return ColumnBeside(name=name, role=role, is_absent=is_absent, refused=error)
-    return ColumnBeside(name=name, role=role)
-
-
 # ---- columns that say what the label of a row is ---------------------------------------------
 
 
@@ -1261,7 +1084,7 @@ def decide_label(
         remembered=remembered,
         refused=refused,
         is_absent=is_missing and not columns.numbers,
-        beside=tuple(_judged(table, roles, name, role, run) for name, role in beside),
+        beside=tuple(ColumnBeside.of(table, roles, name, role, run) for name, role in beside),
         others=others,
         describing=describing,
     )

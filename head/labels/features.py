@@ -1,4 +1,4 @@
-"""Columns of a table that models of pairs read beside the vectors: numbers and categories.
+"""Columns of a table beside labels and sequences; models of pairs read numbers and categories.
 
 They belong to the pair: a log-likelihood, a calculated ddG, an accessible surface, expression; or
 an assay and a laboratory. A number that is missing is read as the training mean, and a column with
@@ -28,7 +28,7 @@ from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import LONGEST_NAME, quote_some, refuse_absent
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.pairs import SequenceTable
-from abag.head.labels.column import LOGLIKS, ColumnBeside, names_of, read_numbers
+from abag.embed.tables.table import Table, read_numbers
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, BesideRole
 from abag.head.labels.stored_vectors import PairFeatures
 
@@ -39,6 +39,70 @@ MARGIN = 0.1
 MISSING = "(missing)"
 """Value of an empty cell of a category."""
 _EMPTY = frozenset({"", "-", "--", "?", *(text.lower() for text in MISSING_TEXT)})
+
+
+LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
+"""Likelihoods of a store (``abag embed --loglik``) as features, by name."""
+_NEEDED: Mapping[BesideRole, str] = {
+    "feature": "is to be read as a feature",
+    "category": "is to be read as a feature",
+    "error": "--error names",
+    "weight": "--weight names",
+    "split": "--split names",
+}
+"""Ends of the sentence that no column has this name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnBeside:
+    """A column that the user named beside labels and sequences, or why it is none."""
+
+    name: str
+    role: BesideRole
+    is_absent: bool = False
+    """Whether the table has no such column."""
+    head: str = ""
+    """Digest of what gives the likelihood, once it is read."""
+    refused: ColumnError | None = None
+
+    @classmethod
+    def of(
+        cls, table: Table, roles: Mapping[str, str], name: str, role: BesideRole, run: object
+    ) -> ColumnBeside:
+        """Decide what a column is that the user named, or that a `run` needs.
+
+        `roles` are those of labels and sequences, by the names of columns.
+        """
+        is_absent = name not in table.names
+        if is_absent and role == "feature" and name in (LOGLIK, *LOGLIKS):
+            return cls(name=name, role=role, is_absent=True)
+        try:
+            if is_absent:
+                needed = f"the run {run} has as {role}" if run else _NEEDED[role]
+                problem = f"{table.source}: no column {name!r}, which {needed}"
+                refuse_absent(name, table.names, problem)
+            if name in roles and role != "split":
+                is_label = roles[name] in ("pkd", "label")
+                what = "the label" if is_label else f"the {roles[name]} column"
+                noun = "an error" if role == "error" else f"a {role}"
+                msg = (
+                    f"{table.source}: column {name!r} is {what}; expected another column as "
+                    f"{noun}. Leave it out."
+                )
+                raise ColumnError(msg)
+        except ColumnError as error:
+            return cls(name=name, role=role, is_absent=is_absent, refused=error)
+        return cls(name=name, role=role)
+
+    @property
+    def in_store(self) -> bool:
+        """Whether it is the likelihood of a store (`LOGLIKS`), not a column of the table."""
+        return self.is_absent and self.refused is None
+
+
+def names_of(role: BesideRole, beside: Iterable[ColumnBeside]) -> list[str]:
+    """List the names of the columns of one role."""
+    return [column.name for column in beside if column.role == role]
 
 
 class FeatureCells(NamedTuple):
@@ -133,8 +197,7 @@ class FeatureColumns:
     @property
     def in_tables(self) -> tuple[str, ...]:
         """Names of the columns that a table has to have, numbers first."""
-        stored = {column.name for column in self.numbers if column.head}
-        return tuple(name for name in self.names if name not in stored)
+        return tuple(name for name, _ in self.named_in_tables)
 
     @property
     def named_in_tables(self) -> list[tuple[str, BesideRole]]:

@@ -28,22 +28,20 @@ from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import TableLike, says_no_binding
+from abag.embed.tables.table import TableLike, read_numbers, read_texts, says_no_binding
 from abag.head.labels.column import (
-    ColumnBeside,
     ColumnMeaning,
     LabelLayout,
     decide_label,
-    names_of,
-    read_numbers,
-    read_texts,
     says_class,
     units_in_cell,
 )
 from abag.head.labels.features import (
+    ColumnBeside,
     FeatureCells,
     FeatureColumns,
     mean_cells,
+    names_of,
     read_cells,
     words_as_codes,
 )
@@ -339,16 +337,12 @@ class LabelledPairs:
         return pd.factorize(names.where(names != ""), sort=True)[0].astype(np.int64)
 
     @property
-    def used_rows(self) -> int:
-        """How many rows have sequences and a label that are used."""
-        other_types = self.counts["other_affinity_type_rows"]
-        return self.counts["rows"] - other_types - self.counts["skipped_labels"]
-
-    @property
     def rows_text(self) -> str:
         """Say how many rows were read, and if not all are used, where the others are."""
-        others = {"of other affinity types": self.counts["other_affinity_type_rows"]}
-        return describe_rows(self.used_rows, len(self.table.skipped), others)
+        other_types = self.counts["other_affinity_type_rows"]
+        used = self.counts["rows"] - other_types - self.counts["skipped_labels"]
+        others = {"of other affinity types": other_types}
+        return describe_rows(used, len(self.table.skipped), others)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

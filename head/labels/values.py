@@ -22,21 +22,21 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.errors import LabelError
+from abag.core.errors import AbagError, LabelError
 from abag.core.messages import counted, quoted, say
 from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.embed.tables.pairs import SequenceTable
-from abag.embed.tables.table import Table, says_no_binding
-from abag.head.labels.classes import read_classes
-from abag.head.labels.column import (
+from abag.embed.tables.table import (
     SIDES,
-    ColumnBeside,
-    LabelLayout,
+    Table,
     read_bounds,
     read_numbers,
     read_texts,
-    refuse_two_values,
+    says_no_binding,
 )
+from abag.head.labels.classes import read_classes
+from abag.head.labels.column import LabelLayout, refuse_two_values
+from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import Label, Replicates
 
@@ -277,12 +277,18 @@ def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> 
     return censored
 
 
-def refuse_cells(table: SequenceTable, rows: Bools, column: str, problem: str) -> None:
+def refuse_cells(
+    table: SequenceTable,
+    rows: Bools,
+    column: str,
+    problem: str,
+    error: type[AbagError] = LabelError,
+) -> None:
     """Refuse the cells of some rows, (R,), if there are any, by the first of them."""
     if rows.any():
         cell = table.describe_cell(np.flatnonzero(rows)[0], column)
         msg = f"{cell} ({counted(int(rows.sum()), 'such row')}) {problem}"
-        raise LabelError(msg)
+        raise error(msg)
 
 
 def _read_relations(table: SequenceTable, column: str) -> _Relations:

@@ -1,59 +1,261 @@
-"""The choice of kernels for all folds of a run, from one factorisation per kernel and noise.
+"""The choice of a kernel, for all folds of a run at once, and the fit of a Gaussian process.
 
-A process of all pairs tells what each fold would predict: with P the inverse of the kernel matrix
-and its noise, and y the labels, errors of pairs X that are predicted from all others are
-(P_XX)^-1 (P y)_X. So a kernel costs one inverse for all folds, and not one per fold. The choice of
-a fold sees its own training pairs only: what it holds out is left out together with each inner
-fold. See Rasmussen and Williams, Gaussian Processes for Machine Learning, 5.4.2, of which this is
-the case of several pairs. C pairs of a sample, F folds.
+Inner folds (``kernel``) or the evidence (``gp``) choose a kernel. A process of all pairs tells what
+each fold would predict: with P the inverse of the kernel matrix and its noise, and y the labels,
+errors of pairs X that are predicted from all others are (P_XX)^-1 (P y)_X. So a kernel costs one
+inverse for all folds, and not one per fold. The choice of a fold sees its own training pairs only:
+what it holds out is left out together with each inner fold. See Rasmussen and Williams, Gaussian
+Processes for Machine Learning, 5.4.2, of which this is the case of several pairs. Where folds share
+no search, a fit is the only fold of its own.
+
+From top to bottom: the pairs of a process; which kernels are tried; their costs, and the choice;
+the fit of a process.
+
+F training pairs, C of them in a sample or inducing, F folds of a search, V pairs of a variance; K
+right-hand sides.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from functools import cached_property, partial
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from abag.core.arrays import Bools, Floats, Ints, weights_of
-from abag.core.cores import thread_pool
+from abag.core.arrays import Bools, Floats, Ints, Matrix, weights_of
+from abag.core.cores import limit_blas, thread_pool
 from abag.core.messages import tell_share
+from abag.embed.tables.chains import KINDS, Kind
+from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.kernels import (
-    CRITERIA,
-    SEARCH_PAIRS,
-    VECTORS,
-    Chosen,
-    ColumnViews,
-    Criterion,
-    KernelSteps,
+    GaussianProcess,
     PairKernel,
-    SolvedKernels,
-    blas_threads,
-    kernel_steps,
-    most_kernels,
-    solve_triangle,
-    solved_kernels,
-    sum_squares,
-    tried_weights,
+    PairSet,
+    ProcessFeatures,
+    ProcessSettings,
+    Side,
+    SideSettings,
+    Weights,
+    view_weights,
 )
-from abag.head.models.residue_kernel import SUBSTITUTIONS, residue_training
+from abag.head.models.pair_vectors import Index, Once, TrainingRows
 
-if TYPE_CHECKING:
-    from abag.embed.tables.chains import Kind
-    from abag.head.models.kernels import PairSet
-    from abag.head.models.pair_vectors import TrainingRows
-
-Views: TypeAlias = "Mapping[Kind, ColumnViews]"
+Views: TypeAlias = Mapping[Kind, "ColumnViews"]
+Criterion = Literal["error", "evidence"]
+SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
+"""Values of `PairKernel.scale` that are tried."""
+PRODUCTS = (0.0, 1 / 3, 1.0)
+"""Values of `PairKernel.product` that are tried."""
+NOISES = (10.0, 1.0, 0.2, 0.05, 0.015, 0.004)
+"""Noise variances in units of the kernel's."""
+FEATURE_RATIOS = (0.0, 0.1, 1.0, 10.0)
+"""Variances of the features, relative to that of both sides, that are tried if there are any."""
+SEARCH_PAIRS = 600
+"""Training pairs that choose the kernel. Smaller matrices are solved faster on one core."""
+CRITERIA: Mapping[str, Criterion] = {"kernel": "error", "gp": "evidence"}
+"""What chooses the kernel of a process on vectors, by the name of the model."""
+VECTORS = "vectors"
+"""Name of the search for kernels of vectors."""
 LEAST_LEARNED = 200
 """Training pairs of a fold in a sample from which it chooses a kernel by them; in a table of no
 more than `SEARCH_PAIRS` pairs all of them are in the sample."""
 LEAST_SHARED = 200
 """Pairs of a sample from which threads share the folds of a kernel: smaller ones take less time
 than a thread to start."""
+EXACT_PAIRS = 20_000
+"""Training pairs up to which a process is fitted exactly."""
+VARIANCE_PAIRS = 512
+"""Random training pairs that variances come from."""
+INDUCING_PAIRS = 2_048
+"""Random training pairs that are inducing points of a fit that is not exact."""
+JITTER = 1e-8
+"""Added to the diagonal of a kernel matrix without noise, which may be singular."""
+
+
+class ColumnViews(NamedTuple):
+    """Tell how a process sees a side whose columns have a scale of their own."""
+
+    weights: Sequence[Weights]
+    """Weights of its views that are tried."""
+    stretch: Weights = ()
+    """Factor of the unit of each view."""
+
+
+class Chosen(NamedTuple):
+    """Hold a kernel, and the noise variance of one measurement in units of the kernel's."""
+
+    kernel: PairKernel
+    noise: float
+
+
+class Solution(NamedTuple):
+    """Hold a process that was fitted exactly, or with C inducing pairs; see `GaussianProcess`."""
+
+    weight: Floats
+    root: Floats
+    amplitude: float
+
+
+@dataclass
+class SolvedKernels:
+    """Hold training pairs, and what was solved of them with a kernel and noise."""
+
+    train: PairSet
+    target: Floats
+    """Labels minus their mean, (F,)."""
+    share: Floats
+    """Variance of the noise of each label, in units of that of one measurement."""
+    scaling: FeatureScaling | None = None
+    """Of the features, if pairs have any."""
+    solutions: dict[Chosen, Solution] = field(default_factory=dict)
+    """What was fitted with a kernel and noise, which several processes may choose."""
+    _matrix: tuple[PairKernel, Floats] | None = None
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @cached_property
+    def _distances(self) -> list[list[Floats]]:
+        return [side.distances(side.train_AD) for side, _ in self.train.sides]
+
+    def first(self, pairs: int) -> SolvedKernels:
+        """Return the first pairs alone, without what was solved."""
+        if pairs >= len(self):
+            return self
+        used = slice(pairs)
+        return SolvedKernels(self.train.select(used), self.target[used], self.share[used])
+
+    def matrix(self, kernel: PairKernel) -> Floats:
+        """Return the kernel of all pairs, (F, F), in the order of LAPACK; may be overwritten."""
+        if len(self) > SEARCH_PAIRS:
+            return self.train.matrix(kernel)
+        if self._matrix is None or self._matrix[0] != kernel:  # the next noise needs it, too
+            self._matrix = None  # not in memory beside the new one
+            similar = []
+            for number, (_, index) in enumerate(self.train.sides):
+                similar_AA = kernel.of_views(number, self._distances[number])
+                similar.append(similar_AA[index][:, index])
+            mixed = self.train.mix(kernel, similar[0], similar[1], self.train)
+            self._matrix = (kernel, mixed)
+        return self._matrix[1].T.copy(order="F")  # symmetric
+
+    def factorise(self, chosen: Chosen) -> tuple[Floats, Floats]:
+        """Return the Cholesky factor, (F, F), and the weight of each pair, (F,)."""
+        return factorise(self.matrix(chosen.kernel), chosen.noise * self.share, self.target)
+
+
+def random_order(training: TrainingRows) -> Ints:
+    """Return the order of the pairs of a process, (F,): the first are a sample."""
+    return np.random.default_rng(0).permutation(len(training.rows))
+
+
+def solved_kernels(training: TrainingRows, views: Views, order: Ints) -> SolvedKernels:
+    """Standardise the sequences of training pairs, which come in this order."""
+    vectors = training.vectors
+    sides = list[Side]()
+    indices = list[Index]()
+    for kind, side in vectors.sides.items():
+        used_A, of_pair = np.unique(side.index[training.rows[order]], return_inverse=True)
+        scaling = Standardizer.identity(side.x_ND.shape[1]) if kind in views else None
+        stretch = views[kind].stretch if kind in views else ()
+        sides.append(Side.of(side.x_ND[used_A], side.widths, scaling, stretch))
+        indices.append(of_pair)
+    of_features: FeatureScaling | None = None
+    z_FK: Matrix | None = None
+    if vectors.features is not None:
+        of_training = vectors.features.take(training.rows[order])
+        of_features = FeatureScaling.of(of_training)
+        z_FK = of_features.apply(of_training)
+    train = PairSet(sides[0], sides[1], indices[0], indices[1], z_FK)
+    target = training.pkd[order] - training.mean
+    return SolvedKernels(train, target, training.noise_share[order], of_features)
+
+
+def tried_weights(solver: SolvedKernels, views: Views) -> list[Sequence[Weights]]:
+    """Return the weights of the views of each side that are tried."""
+    tried = list[Sequence[Weights]]()
+    for kind, (side, _) in zip(KINDS, solver.train.sides, strict=True):
+        tried.append(views[kind].weights if kind in views else view_weights(len(side.widths)))
+    return tried
+
+
+KernelSteps: TypeAlias = Generator[Chosen, float, Chosen]
+"""Asks for the costs of one kernel and noise after another; returns the choice."""
+
+
+def kernel_steps(train: PairSet, weights: Sequence[Sequence[Weights]]) -> KernelSteps:
+    """Choose scale, mixture and noise with the first weights of each side, then the weights.
+
+    The caller sends the costs.
+    """
+    tried: dict[Chosen, float] = {}
+    at = 0
+
+    def cost(kernel: PairKernel, noise: int) -> Generator[Chosen, float, float]:
+        if not 0 <= noise < len(NOISES):
+            return np.inf
+        chosen = Chosen(kernel, NOISES[noise])
+        if chosen not in tried:
+            tried[chosen] = yield chosen
+        return tried[chosen]
+
+    def descend(kernel: PairKernel) -> Generator[Chosen, float, None]:
+        # from the noise of the last kernel downhill: half of the factorisations
+        nonlocal at
+        lowest = yield from cost(kernel, at)
+        for step in (-1, 1):
+            while (next_cost := (yield from cost(kernel, at + step))) < lowest:
+                at += step
+                lowest = next_cost
+
+    # with a single sequence on one side, all mixtures differ by a constant only
+    one_sided = min(len(side.train_AD) for side, _ in train.sides)
+    products = PRODUCTS if one_sided > 1 else PRODUCTS[-1:]
+    first = (weights[0][0], weights[1][0])
+    for scale, product in itertools.product(SCALES, products):
+        yield from descend(PairKernel(scale, product, first))
+    best = _lowest(tried).kernel
+    start = at
+    for pair in itertools.product(*weights):
+        if pair != first:
+            at = start  # what is tried does not depend on which side comes first
+            yield from descend(replace(best, weights=(pair[0], pair[1])))
+    best = _lowest(tried).kernel
+    if best.weights != first:  # another scale may suit these weights
+        at = start
+        for scale in SCALES:
+            yield from descend(replace(best, scale=scale))
+    if train.features is not None:
+        best = _lowest(tried).kernel
+        for ratio in FEATURE_RATIOS[1:]:
+            at = start
+            yield from descend(replace(best, features=ratio))
+        best = _lowest(tried).kernel
+        if best.features:  # another scale may suit what the features leave
+            at = start
+            for scale in SCALES:
+                yield from descend(replace(best, scale=scale))
+    return _lowest(tried)
+
+
+def most_kernels(train: PairSet, weights: Sequence[Sequence[Weights]]) -> int:
+    """Return how many kernels `kernel_steps` tries at most."""
+    of_weights = len(weights[0]) * len(weights[1]) - 1
+    of_features = 0 if train.features is None else len(FEATURE_RATIOS) - 1
+    scaled_again = bool(of_weights) + bool(of_features)
+    return len(SCALES) * (len(PRODUCTS) + scaled_again) + of_weights + of_features
+
+
+def _lowest(tried: dict[Chosen, float]) -> Chosen:
+    """Return the first of those whose costs equal the lowest but for rounding."""
+    lowest = min(tried.values())
+    highest = lowest + 1e-9 * abs(lowest)
+    return next(chosen for chosen, cost in tried.items() if cost <= highest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +270,17 @@ class FoldLabels:
     """Their labels; of others anything."""
     weight_C: Floats | None = None
     """How much each label counts in an error; None: all as much."""
+
+    @classmethod
+    def of(cls, fold: TrainingRows, sampled: Ints) -> FoldLabels:
+        """Take what a fold knows of pairs of the table, (C,)."""
+        learned_P = np.zeros(len(fold.pairs.pkd), np.bool_)
+        learned_P[fold.rows] = True
+        inner_P = np.full(len(learned_P), -1)
+        inner_P[fold.rows] = fold.fold
+        target_C = fold.pairs.pkd[sampled] - fold.mean
+        weight_C = weights_of(fold.pairs.share, sampled)
+        return cls(learned_P[sampled], inner_P[sampled], target_C, weight_C)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +324,7 @@ class Inverted(NamedTuple):
 
 
 @dataclass
-class Choice:
+class _Choice:
     """Hold the choice of a kernel by one fold and criterion while it is made."""
 
     fold: int
@@ -123,19 +336,25 @@ class Choice:
     """How many it has asked for before."""
 
 
+KernelChoice: TypeAlias = Callable[[Criterion], Chosen]
+"""Returns the kernel and noise that a fold chooses by a criterion."""
+
+
 @dataclass
-class SharedSearch:
-    """Hold errors of kernels in all folds, each computed when its fold asks for it."""
+class KernelSearch:
+    """Choose the kernels of folds; each cost is computed once, when a choice asks for it."""
 
     solver: SolvedKernels
     views: Views
     folds: Sequence[FoldLabels]
     threads: int = 1
     """Threads that share the folds of a kernel."""
-    _costs: dict[Chosen, dict[tuple[int, Criterion], float]] = field(default_factory=dict)
+    _chosen: dict[tuple[int, Criterion], Chosen] = field(default_factory=dict)
+    _costs: defaultdict[Chosen, dict[tuple[int, Criterion], float]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     _inverted: dict[Chosen, Inverted] = field(default_factory=dict)
     """Of the last kernel that was asked for, with its noises."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
     def _sorted(self) -> list[SortedFold]:
@@ -146,26 +365,28 @@ class SharedSearch:
         """Return about how long the choice takes on the cores of a server."""
         return (1.2 + 0.11 * len(self.folds)) * len(self.solver) / SEARCH_PAIRS
 
-    def cost(self, fold: int, chosen: Chosen, criterion: Criterion) -> float:
-        """Return the squared error on a fold's inner folds, or minus twice its evidence."""
-        with self._lock:
-            costs = self._costs.setdefault(chosen, {})
-            if (fold, criterion) not in costs:
-                self._costs_of(chosen, {fold: [criterion]})
-            return costs[fold, criterion]
-
     def choose(self, criteria: Sequence[Criterion]) -> None:
-        """Choose the kernels of all folds; afterwards their costs are known."""
+        """Choose the kernels of all folds, and tell the share that is done."""
+        self._choose([*itertools.product(range(len(self.folds)), criteria)], tell_share)
+
+    def choice(self, fold: int, criterion: Criterion) -> Chosen:
+        """Return the kernel of a fold, which is chosen now if it was not before."""
+        if (fold, criterion) not in self._chosen:
+            self._choose([(fold, criterion)], lambda _: None)
+        return self._chosen[fold, criterion]
+
+    def _choose(
+        self, asking: Sequence[tuple[int, Criterion]], tell: Callable[[float], None]
+    ) -> None:
         train = self.solver.train
         weights = tried_weights(self.solver, self.views)
         # by the kernel that they ask for, in the order in which kernels were first asked for
-        waiting = dict[PairKernel, list[Choice]]()
-        for fold, criterion in itertools.product(range(len(self.folds)), criteria):
+        waiting = dict[PairKernel, list[_Choice]]()
+        for fold, criterion in asking:
             steps = kernel_steps(train, weights)
-            choice = Choice(fold, criterion, steps, next(steps))
+            choice = _Choice(fold, criterion, steps, next(steps))
             waiting.setdefault(choice.asked.kernel, []).append(choice)
         most = most_kernels(train, weights)
-        total = most * len(self.folds) * len(criteria)
         done = 0
         with blas_threads(len(self.solver)):
             while waiting:
@@ -177,7 +398,8 @@ class SharedSearch:
                     cost = self._costs[choice.asked][choice.fold, choice.criterion]
                     try:
                         choice.asked = choice.steps.send(cost)
-                    except StopIteration:
+                    except StopIteration as ended:
+                        self._chosen[choice.fold, choice.criterion] = ended.value
                         done += most - choice.kernels
                         continue
                     if choice.asked.kernel != kernel:
@@ -186,40 +408,38 @@ class SharedSearch:
                     waiting.setdefault(choice.asked.kernel, []).append(choice)
                 if not waiting[kernel]:
                     del waiting[kernel]
-                tell_share(done / total)
+                tell(done / (most * len(asking)))
         self._inverted.clear()
 
-    def _compute(self, choices: Sequence[Choice]) -> None:
+    def _compute(self, choices: Sequence[_Choice]) -> None:
         """Compute the costs that choices ask for, but for those that are known."""
-        asked: dict[Chosen, dict[int, list[Criterion]]] = {}
+        asked: dict[Chosen, dict[int, bool]] = {}
         for choice in choices:
-            if (choice.fold, choice.criterion) not in self._costs.setdefault(choice.asked, {}):
-                by_fold = asked.setdefault(choice.asked, {})
-                by_fold.setdefault(choice.fold, []).append(choice.criterion)
-        for chosen, criteria_of in asked.items():
-            self._costs_of(chosen, criteria_of)
+            if (choice.fold, choice.criterion) not in self._costs[choice.asked]:
+                has_error = asked.setdefault(choice.asked, {})
+                has_error.setdefault(choice.fold, False)
+                has_error[choice.fold] |= choice.criterion == "error"
+        for chosen, has_error in asked.items():
+            self._costs_of(chosen, has_error)
 
-    def _costs_of(self, chosen: Chosen, criteria_of: Mapping[int, Sequence[Criterion]]) -> None:
-        """Compute costs of a kernel by the criteria that folds ask for."""
+    def _costs_of(self, chosen: Chosen, has_error: Mapping[int, bool]) -> None:
+        """Compute the costs of a kernel in some folds, of some the error, too."""
         inverted = self._invert(chosen)
 
         def of_fold(at: int) -> None:
+            solved_C = inverted.solved_CF[:, at]
             costs = _costs_of_fold(
-                self.folds[at],
-                self._sorted[at],
-                inverted,
-                inverted.solved_CF[:, at],
-                criteria_of[at],
+                self.folds[at], self._sorted[at], inverted, solved_C, has_error=has_error[at]
             )
             for criterion, cost in costs.items():
                 self._costs[chosen][at, criterion] = cost
 
         if self.threads == 1 or len(self.solver) < LEAST_SHARED:
-            for at in criteria_of:
+            for at in has_error:
                 of_fold(at)
             return
         with thread_pool(self.threads) as pool:
-            for _ in pool.map(of_fold, criteria_of):  # raises what a thread raised
+            for _ in pool.map(of_fold, has_error):  # raises what a thread raised
                 pass
 
     def _invert(self, chosen: Chosen) -> Inverted:
@@ -242,31 +462,15 @@ class SharedSearch:
         return self._inverted[chosen]
 
 
-@dataclass(frozen=True, slots=True)
-class FoldSearch:
-    """Give `choose_kernel` one fold of a shared search."""
-
-    shared: SharedSearch
-    fold: int
-
-    @property
-    def train(self) -> PairSet:
-        """Return the sampled pairs."""
-        return self.shared.solver.train
-
-    def cost(self, chosen: Chosen, criterion: Criterion) -> float:
-        """Return the cost of a kernel in this fold; see `SharedSearch.cost`."""
-        return self.shared.cost(self.fold, chosen, criterion)
-
-
 def _costs_of_fold(
     fold: FoldLabels,
     pairs: SortedFold,
     inverted: Inverted,
     solved_C: Floats,
-    criteria: Sequence[Criterion],
+    *,
+    has_error: bool,
 ) -> dict[Criterion, float]:
-    """Return the costs of a kernel in a fold by these criteria.
+    """Return the squared error on a fold's inner folds, and minus twice its evidence.
 
     Parameters
     ----------
@@ -276,10 +480,9 @@ def _costs_of_fold(
         The kernel.
     solved_C : ndarray, shape=(C,)
         The inverse times the labels of the fold.
-    criteria : sequence of {"error", "evidence"}
-        Those that are asked for.
+    has_error : bool
+        Whether the error is asked for; the evidence is a by-product.
     """
-    costs: dict[Criterion, float] = {}
     learned = pairs.learned
     held_out = pairs.held_out
     inverse_CC = inverted.inverse_CC
@@ -288,14 +491,14 @@ def _costs_of_fold(
     from_held_out_HC = inverse_CC[held_out]
     root = cholesky(from_held_out_HC[:, held_out])
     gone_H2 = solve_triangle(root, both_C2[held_out])
-    if "evidence" in criteria:
-        mean = fold.target_C[learned].mean()
-        gone_H = gone_H2[:, 0] - mean * gone_H2[:, 1]
-        weight_C = solved_C - mean * inverted.of_one_C
-        fit = float((fold.target_C - mean) @ weight_C - gone_H @ gone_H)
-        log_determinant = inverted.log_determinant + 2 * float(np.log(root.diagonal()).sum())
-        costs["evidence"] = len(learned) * float(np.log(max(fit, 1e-300))) + log_determinant
-    if "error" in criteria:
+    mean = fold.target_C[learned].mean()
+    gone_H = gone_H2[:, 0] - mean * gone_H2[:, 1]
+    weight_C = solved_C - mean * inverted.of_one_C
+    fit = float((fold.target_C - mean) @ weight_C - gone_H @ gone_H)
+    log_determinant = inverted.log_determinant + 2 * float(np.log(root.diagonal()).sum())
+    evidence = len(learned) * float(np.log(max(fit, 1e-300))) + log_determinant
+    costs: dict[Criterion, float] = {"evidence": evidence}
+    if has_error:
         away_HL = solve_triangle(root, from_held_out_HC[:, learned])
         error = 0.0
         for tested, others_mean in zip(pairs.inner, pairs.others_mean, strict=True):
@@ -304,8 +507,10 @@ def _costs_of_fold(
             block = inverse_CC[rows][:, rows] - away_HR.T @ away_HR
             weight_R2 = both_C2[rows] - away_HR.T @ gone_H2
             weight_R = weight_R2[:, 0] - others_mean * weight_R2[:, 1]
-            counts_R = None if fold.weight_C is None else fold.weight_C[rows]
-            error += sum_squares(np.linalg.solve(block, weight_R), counts_R)
+            square_R = np.square(np.linalg.solve(block, weight_R))
+            if fold.weight_C is not None:
+                square_R *= fold.weight_C[rows]
+            error += float(square_R.sum())
         costs["error"] = error
     return costs
 
@@ -317,60 +522,10 @@ def cholesky(matrix: Floats) -> Floats:
     return np.asarray(torch.linalg.cholesky(torch.from_numpy(matrix)))
 
 
-def with_searches(
-    every: TrainingRows, folds: Sequence[TrainingRows], models: Sequence[str], cores: int = 1
-) -> tuple[list[TrainingRows], list[tuple[SharedSearch, list[Criterion]]]]:
-    """Let folds share the searches that these models need.
-
-    Parameters
-    ----------
-    every : TrainingRows
-        All pairs that any fold learns from.
-    folds : sequence of TrainingRows
-        What each fold learns from.
-    models : sequence of str
-        Names of the models that are fitted.
-    cores : int
-        Those that all tasks together may use.
-
-    Returns
-    -------
-    folds : list of TrainingRows
-        With the searches, which choose kernels when they are asked, or before.
-    shared : list of tuple
-        The search of each kind of columns, and the criteria by which it is to choose the kernels
-        of all folds.
-    """
-    searches = dict[str, list[FoldSearch | None]]()
-    all_shared = list[tuple[SharedSearch, list[Criterion]]]()
-
-    def add(columns: str, features: TrainingRows, views: Views, criteria: list[Criterion]) -> None:
-        fold_searches = shared_search(features, views, folds)
-        searches[columns] = fold_searches
-        any_fold = next(filter(None, fold_searches), None)
-        if any_fold is not None:
-            all_shared.append((any_fold.shared, criteria))
-
-    criteria = [criterion for name, criterion in CRITERIA.items() if name in models]
-    if criteria:
-        add(VECTORS, every, {}, criteria)
-    for name in SUBSTITUTIONS:
-        if name in models:
-            _, features, views = residue_training(every, name)
-            add(name, features, views, ["error"])
-    for shared, _ in all_shared:
-        shared.threads = max(1, cores // len(all_shared))
-    searching = []
-    for number, fold in enumerate(folds):
-        fold_searches = {columns: by_fold[number] for columns, by_fold in searches.items()}
-        searching.append(replace(fold, searches=fold_searches))
-    return searching, all_shared
-
-
 def shared_search(
     features: TrainingRows, views: Views, folds: Sequence[TrainingRows]
-) -> list[FoldSearch | None]:
-    """Return the search of each fold; None for one that has too few pairs in the sample.
+) -> tuple[KernelSearch, list[KernelChoice | None]]:
+    """Return the search of all folds, and of each its choice; None if it has too few pairs.
 
     Parameters
     ----------
@@ -381,26 +536,145 @@ def shared_search(
     folds : sequence of TrainingRows
         What each fold learns from, with its own labels of censored pairs.
     """
-    order = np.random.default_rng(0).permutation(len(features.rows))[:SEARCH_PAIRS]
+    order = random_order(features)[:SEARCH_PAIRS]
     sample = replace(features, rows=features.rows[order], fold=features.fold[order], shared={})
-    solver = solved_kernels(sample, views, np.arange(len(order)))
-    labels = [_labels_of(fold, sample.rows) for fold in folds]
+    labels = [FoldLabels.of(fold, sample.rows) for fold in folds]
     is_whole = len(order) == len(features.rows)
     used = [is_whole or fold.learned_C.sum() >= LEAST_LEARNED for fold in labels]
-    shared = SharedSearch(solver, views, [*itertools.compress(labels, used)])
-    numbers = np.cumsum(used) - 1
-    searches: list[FoldSearch | None] = []
-    for number, is_used in zip(numbers, used, strict=True):
-        searches.append(FoldSearch(shared, int(number)) if is_used else None)
-    return searches
+    solver = solved_kernels(sample, views, np.arange(len(order)))
+    search = KernelSearch(solver, views, [*itertools.compress(labels, used)])
+    choices: list[KernelChoice | None] = []
+    for number, is_used in zip(np.cumsum(used).tolist(), used, strict=True):
+        choices.append(partial(search.choice, number - 1) if is_used else None)
+    return search, choices
 
 
-def _labels_of(fold: TrainingRows, sampled: Ints) -> FoldLabels:
-    learned_P = np.zeros(len(fold.pairs.pkd), np.bool_)
-    learned_P[fold.rows] = True
-    inner_P = np.full(len(learned_P), -1)
-    inner_P[fold.rows] = fold.fold
-    target_C = fold.pairs.pkd[sampled] - fold.mean
-    share = fold.pairs.share
-    weight_C = weights_of(share, sampled)
-    return FoldLabels(learned_P[sampled], inner_P[sampled], target_C, weight_C)
+_OWN: Once[KernelSearch] = Once("search")
+
+
+def own_choice(training: TrainingRows, solver: SolvedKernels, views: Views) -> KernelChoice:
+    """Return the choice of rows that share no search, by the first of their pairs."""
+    search = _OWN.known(training)
+    if search is None:
+        sampled = training.rows[random_order(training)[:SEARCH_PAIRS]]
+        labels = FoldLabels.of(training, sampled)
+        search = _OWN.keep(training, KernelSearch(solver.first(SEARCH_PAIRS), views, [labels]))
+    return partial(search.choice, 0)
+
+
+def blas_threads(pairs: int) -> AbstractContextManager[object]:
+    """Limit the threads of matrices of this size, for the code inside the block."""
+    return limit_blas(1 if pairs <= SEARCH_PAIRS else None)
+
+
+def factorise(matrix: Floats, noise: float | Floats, target: Floats) -> tuple[Floats, Floats]:
+    """Overwrite a kernel matrix, (F, F), by its Cholesky factor with noise; solve for weights."""
+    import torch  # unlike scipy, torch lets other threads run meanwhile
+
+    matrix[np.diag_indices_from(matrix)] += noise
+    lower = torch.from_numpy(matrix)
+    torch.linalg.cholesky(lower, out=lower)
+    solved = solve_triangle(matrix, target[:, None])
+    return matrix, solve_triangle(matrix, solved, transposed=True)[:, 0]
+
+
+def solve_triangle(lower: Floats, targets: Floats, *, transposed: bool = False) -> Floats:
+    """Solve for right-hand sides, (F, K), with the factor alone."""
+    import torch
+
+    factor = torch.from_numpy(lower)
+    right = torch.from_numpy(targets)
+    if transposed:
+        factor = factor.T
+    return np.asarray(torch.linalg.solve_triangular(factor, right, upper=transposed))
+
+
+_SOLVER: Once[SolvedKernels] = Once("solver")
+"""All processes that are fitted to the same rows share it."""
+
+
+def fit_gaussian_process(
+    training: TrainingRows,
+    criterion: Criterion,
+    *,
+    views: Views | None = None,
+    columns: str = VECTORS,
+) -> GaussianProcess:
+    """Fit a process; `views` has the sides whose columns need no scaling.
+
+    The kernel is chosen by the search of these `columns` that the folds of a run share, if there
+    is one, else by training pairs.
+    """
+    views = views or {}
+    solver = _SOLVER.known(training)
+    if solver is None:
+        solver = _SOLVER.keep(training, solved_kernels(training, views, random_order(training)))
+    choice = training.searches.get(columns) or own_choice(training, solver, views)
+    chosen: Chosen = choice(criterion)
+    pairs = len(solver)
+    with blas_threads(pairs):
+        if chosen not in solver.solutions:
+            solver.solutions[chosen] = _fit(solver, chosen, exact=training.size <= EXACT_PAIRS)
+        weight, root, amplitude = solver.solutions[chosen]
+    # not a copy: kernel ridge and Gaussian process share it
+    used = solver.train if len(weight) == pairs else solver.train.select(slice(len(weight)))
+    sides = []
+    for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True):
+        sides.append(SideSettings(side.widths, side.units, weights))
+    kernel = chosen.kernel
+    settings = ProcessSettings(
+        kernel.scale, kernel.product, sides[0], sides[1], training.mean, amplitude
+    )
+    ratio = chosen.kernel.features
+    features = None
+    if solver.scaling is not None and ratio:
+        features = ProcessFeatures(solver.scaling, ratio)
+    elif used.features is not None:
+        used = replace(used, features=None)
+    # as stored, or writing a predictor would copy it
+    return GaussianProcess(settings, used, weight, root.astype(np.float32, order="C"), features)
+
+
+def _fit(solver: SolvedKernels, chosen: Chosen, *, exact: bool) -> Solution:
+    fitted = _solve(solver, chosen) if exact else _solve_inducing(solver, chosen, INDUCING_PAIRS)
+    if len(solver) > VARIANCE_PAIRS:
+        # a root of all pairs would cost a predictor F^2 numbers, and each prediction as many steps
+        return fitted._replace(root=_solve_inducing(solver, chosen, VARIANCE_PAIRS).root)
+    return fitted
+
+
+def _solve(solver: SolvedKernels, chosen: Chosen) -> Solution:
+    """Fit exactly, with the root of the variance only for few pairs."""
+    lower, weight = solver.factorise(chosen)
+    pairs = len(solver)
+    root = np.zeros((0, 0))
+    if pairs <= VARIANCE_PAIRS:
+        root = solve_triangle(lower, np.eye(pairs)).T
+    return Solution(weight, root, float(solver.target @ weight) / pairs)
+
+
+def _solve_inducing(solver: SolvedKernels, chosen: Chosen, size: int) -> Solution:
+    """Fit with the first pairs as inducing points (subset of regressors)."""
+    import torch
+
+    train = solver.train
+    target = solver.target
+    inducing = train.select(slice(size))
+    lower, _ = factorise(inducing.matrix(chosen.kernel), JITTER, np.zeros(len(inducing)))
+    squares_CC = np.zeros_like(lower)
+    sums_C = np.zeros(len(lower))
+    weight_F = 1 / np.sqrt(solver.share)
+    for rows, block_BC in inducing.blocks(chosen.kernel, train):
+        feature_CB = solve_triangle(lower, block_BC.T) * weight_F[rows]
+        squares_CC += feature_CB @ feature_CB.T  # one triangle is computed, as both are the same
+        sums_C += feature_CB @ (weight_F[rows] * target[rows])
+    # Eigenvectors would give both factors, too, but take ten times as long.
+    inner_lower, solved_C = factorise(squares_CC.copy(order="F"), chosen.noise, sums_C)
+    share_CC = -chosen.noise * torch.cholesky_inverse(torch.from_numpy(inner_lower)).numpy()
+    share_CC[np.diag_indices_from(share_CC)] += 1 + JITTER
+    # the square root of S (S + noise)^-1, which is 1 - noise (S + noise)^-1
+    root_CC = torch.linalg.cholesky(torch.from_numpy(share_CC)).numpy()
+    back_CC = solve_triangle(lower, np.column_stack([solved_C, root_CC]), transposed=True)
+    squared = float(np.square(weight_F * target).sum())
+    amplitude = (squared - float(sums_C @ solved_C)) / chosen.noise / len(target)
+    return Solution(back_CC[:, 0].copy(), back_CC[:, 1:], amplitude)

@@ -175,8 +175,8 @@ class TrainingRows:
     residue_sides: tuple[Kind, ...] | None = None
     """Sides that models of residues compare by these, as the run decided; None: as suits these
     rows."""
-    searches: Mapping[str, object] = field(default_factory=dict, compare=False)
-    """What chooses the kernels of this fold by the columns that they see; see `kernel_search`."""
+    searches: Mapping[str, Callable[[Any], Any] | None] = field(default_factory=dict, compare=False)
+    """What chooses the kernels of this fold by the columns that they see: `KernelChoice`."""
 
     def with_vectors(self, vectors: PairVectors) -> TrainingRows:
         """Return the same rows with other vectors, and without what was computed from these."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from abag.core.arrays import Ints
 from abag.embed.tables.chains import Kind
-from abag.head.models import kernels, residue_kernel, ridge
+from abag.head.models import kernel_search, kernels, residue_kernel, ridge
 from abag.head.models.pair_vectors import Arrays, Fit, NetworkSettings, PairModel, PairVectors
 
 MEAN = "train_mean"
@@ -61,13 +61,17 @@ MODELS: Mapping[str, ModelEntry] = {
     "kernel": ModelEntry(
         help="kernel ridge, the kernel chosen by inner folds",
         load=kernels.GaussianProcess.load, settings=kernels.ProcessSettings, has_posterior=True,
-        fit=partial(kernels.fit_gaussian_process, criterion=kernels.CRITERIA["kernel"]),
+        fit=partial(
+            kernel_search.fit_gaussian_process, criterion=kernel_search.CRITERIA["kernel"]
+        ),
         most_pairs=12_000,
     ),
     "gp": ModelEntry(
         help="Gaussian process, the kernel chosen by the evidence",
         load=kernels.GaussianProcess.load, settings=kernels.ProcessSettings, has_posterior=True,
-        fit=partial(kernels.fit_gaussian_process, criterion=kernels.CRITERIA["gp"]),
+        fit=partial(
+            kernel_search.fit_gaussian_process, criterion=kernel_search.CRITERIA["gp"]
+        ),
         most_pairs=5_000,
     ),
     "one_hot_kernel": ModelEntry(

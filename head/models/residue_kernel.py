@@ -24,14 +24,13 @@ import numpy as np
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.tables.chains import KINDS, PLURAL, RESIDUES, Kind
 from abag.head.labels.stored_vectors import Standardizer
+from abag.head.models.kernel_search import ColumnViews, fit_gaussian_process
 from abag.head.models.kernels import (
     BLOCK,
-    ColumnViews,
     GaussianProcess,
     PairKernel,
     ProcessSettings,
     Side,
-    fit_gaussian_process,
     split,
     squared_distances,
 )

@@ -45,8 +45,9 @@ from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import column_option
 from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
 from abag.embed.tables.pairs import UniqueSequences, table_of
-from abag.head.labels.column import LOGLIKS, RunLayout
+from abag.head.labels.column import RunLayout
 from abag.head.labels.features import (
+    LOGLIKS,
     FeatureColumns,
     ReadFeatures,
     read_features,

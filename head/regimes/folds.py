@@ -27,7 +27,7 @@ from abag.core.options import user_path
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
 from abag.embed.tables.pairs import SequenceTable
-from abag.head.labels.column import read_texts
+from abag.embed.tables.table import read_texts
 from abag.head.labels.options import SplitOptions
 from abag.head.labels.values import number_replicates
 from abag.head.regimes.regimes import (

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints
 from abag.core.files import cache_dir, load_cached, store_cached
-from abag.embed.tables.chains import Chains, Kind, position_number
-from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
+from abag.embed.tables.chains import CHAIN_ROLES, Chains, Kind, position_number
+from abag.embed.tables.numbering import Numbered, number_antibodies
 from abag.head.regimes.similar import (
     BITS_PER_EDIT,
     Clones,
@@ -335,7 +335,7 @@ def _antibodies_near(
 
 def _chains_of(antibodies: Sequence[Chains]) -> tuple[NDArray[np.object_], Bools]:
     """Return the chains of N antibodies, (N, 2), and which have both, (N,)."""
-    texts_N2 = np.array(antibodies, object).reshape(-1, len(CHAINS))
+    texts_N2 = np.array(antibodies, object).reshape(-1, len(CHAIN_ROLES))
     return texts_N2, (texts_N2 != "").all(axis=1)
 
 

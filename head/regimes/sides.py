@@ -27,6 +27,7 @@ from abag.core.arrays import Bools, Floats, Ints, checked_array, distinct, is_am
 from abag.core.files import cache_dir
 from abag.core.messages import LONGEST_QUOTE, bar
 from abag.embed.tables.chains import (
+    CHAIN_ROLES,
     IMGT_REGIONS,
     RESIDUES,
     ChainName,
@@ -35,8 +36,7 @@ from abag.embed.tables.chains import (
     keys_array,
     position_number,
 )
-from abag.embed.tables.columns import CHAIN_ROLES
-from abag.embed.tables.numbering import CHAINS, Numbered, number_antibodies
+from abag.embed.tables.numbering import Numbered, number_antibodies
 from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, Levels, NewSequences
 from abag.head.regimes.relations import (
     NONE,
@@ -204,7 +204,7 @@ def _of_antibodies(
 ) -> Residues:
     tokens = []
     regions = []
-    for at, name in enumerate(CHAINS):
+    for at, name in enumerate(CHAIN_ROLES):
         positions, x_NL = align([chains[at] for chains in antibodies], numbered[name])
         number_L = np.array([position_number(position) for position in positions], np.int64)
         inserted = []
@@ -819,7 +819,7 @@ def _load_residues(kind: Kind, arrays: Arrays) -> SeenResidues:
     if (residues.tokens[1:] <= residues.tokens[:-1]).any():
         msg = f"{name}.tokens are not in ascending order"
         raise ValueError(msg)
-    expected = 0 if kind == "antigen" else len(CHAINS) * REGIONS
+    expected = 0 if kind == "antigen" else len(CHAIN_ROLES) * REGIONS
     if len(residues.consensus) != expected:
         msg = f"{name}.consensus has {len(residues.consensus)} regions"
         raise ValueError(msg)
@@ -843,7 +843,7 @@ def _parsed(kind: Kind, text: str) -> list[Chains]:
         raise ValueError(msg)
     sequences = [tuple(line.split(SEPARATOR)) for line in text[:-1].split(END)]
     for chains in sequences:
-        is_whole = len(chains) == len(CHAINS) if kind == "antibody" else all(chains)
+        is_whole = len(chains) == len(CHAIN_ROLES) if kind == "antibody" else all(chains)
         if not is_whole:
             msg = f"seen.{kind}.sequences has chains missing"
             raise ValueError(msg)

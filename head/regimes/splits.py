@@ -29,8 +29,8 @@ from abag.core.messages import counted, quoted, say
 from abag.embed.store.store import EncoderFolder
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.columns import quote_names
+from abag.embed.tables.table import read_texts
 from abag.embed.tables.table_writer import with_types
-from abag.head.labels.column import read_texts
 from abag.head.labels.options import AdapterRows
 from abag.head.regimes.regimes import OF_SPLIT, REGIMES
 

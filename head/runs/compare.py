@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,11 +22,12 @@ import pandas as pd
 
 from abag.core.errors import DamagedFile, RunError
 from abag.core.files import read_json
-from abag.core.messages import align, counted, screen_width, table_width
+from abag.core.messages import align
 from abag.core.options import user_path
-from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models, describe_regimes
+from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models
+from abag.head.evaluation.verdicts import describe_regimes
 from abag.head.regimes.splits import KEYS
-from abag.head.runs.rounds import describe_rounds, rounds_of
+from abag.head.runs.rounds import COLUMN_NAMES, round_cells, rounds_of
 from abag.head.runs.run_folder import (
     NoFinishedRun,
     SavedRun,
@@ -39,8 +39,6 @@ from abag.head.runs.run_folder import (
     why_not_read,
 )
 
-OF_BASELINES = ("of mean", "of prevalence", "baseline")
-"""Words in the headings of scores of baselines."""
 ALIVE_SECONDS = 120
 """Time without writing after which a run counts as stopped where files cannot be locked; it saves
 every 30 s."""
@@ -215,10 +213,7 @@ def _compare_runs(saved: SavedRun, best: SavedRun, name: str, other: str) -> lis
 
 
 def describe_runs(summary: RunsSummary, *, verbose: bool = False) -> list[str]:
-    """Format the result of `runs` as lines of text, with `verbose` also the scores that are wide.
-
-    A line holds the scores that fit into the width of the screen, the deciding ones first.
-    """
+    """Format the result of `runs` as lines of text, without `verbose` with the deciding scores."""
     states = summary["runs"]
     names = _short_names([state["run"] for state in states])
     lines = [*_describe_campaigns(states, names), *_score_tables(states, names, verbose)]
@@ -251,7 +246,7 @@ def _describe_campaigns(states: Sequence[Mapping[str, Any]], names: Mapping[str,
             continue
         lines += [
             f"{names[state['run']]}, rounds ({state['quantity']}):",
-            *describe_rounds(rounds, recorded_quantity(state)),
+            *align([COLUMN_NAMES, *round_cells(rounds, recorded_quantity(state))]),
             "",
         ]
     return lines
@@ -265,51 +260,16 @@ def _score_tables(
     quantities = {state["quantity"] for state in states if "quantity" in state}
     for state in states:
         quantity = recorded_quantity(state)
-        head, *rows = describe_regimes(state.get("regimes", ()), quantity)
-        for words, *cells in rows:
+        scores = describe_regimes(state.get("regimes", ()), quantity, deciding=not verbose)
+        for words, *cells in scores[1:]:
             words = words if len(quantities) < 2 else f"{words}, {quantity}"
-            table = tables.setdefault(words, [["run", *head[1:]]])
+            table = tables.setdefault(words, [["run", *scores[0][1:]]])
             table.append([names[state["run"]], *cells])
-    left_out = 0
     for words, table in tables.items():
-        columns = _lay_out(table)
-        shown = len(columns) if verbose else _fitting(columns)
-        left_out = max(left_out, len(columns) - shown)
-        # a heading of two lines may be among the columns that do not fit
-        rows = [[*row] for row in zip(*columns[:shown], strict=True) if any(row)]
-        lines += [f"{words}:", *align(rows), ""]
-    if left_out:
-        lines += [f"{counted(left_out, 'more column')} of scores: abag runs --verbose", ""]
+        lines += [f"{words}:", *align(table), ""]
+    if tables and not verbose:
+        lines += ["all scores: abag runs --verbose", ""]
     return lines
-
-
-def _lay_out(table: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the columns of scores, those of baselines last, below headings as wide as the cells.
-
-    Runs with the same test rows have the same baselines, which do not tell them apart.
-    """
-    columns = sorted(
-        zip(*table, strict=True),
-        key=lambda column: any(word in column[0] for word in OF_BASELINES),
-    )
-    headings = []
-    for heading, *cells in columns:
-        width = max(map(len, [*cells, *heading.split()]))
-        headings.append(textwrap.wrap(heading, width))
-    height = max(map(len, headings))
-    laid_out = []
-    for heading_lines, (_, *cells) in zip(headings, columns, strict=True):
-        below = [""] * (height - len(heading_lines))
-        laid_out.append([*heading_lines, *below, *cells])
-    return laid_out
-
-
-def _fitting(columns: Sequence[Sequence[str]]) -> int:
-    """Return how many columns the screen has room for: the names of runs and a score at least."""
-    shown = len(columns)
-    while shown > 2 and table_width(columns[:shown]) > screen_width():
-        shown -= 1
-    return shown
 
 
 def _describe_comparisons(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -28,7 +28,7 @@ from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import Table
+from abag.embed.tables.table import Table, read_numbers
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
     LEVEL,
@@ -41,12 +41,7 @@ from abag.head.evaluation.scores import (
     score_regime,
 )
 from abag.head.evaluation.verdicts import add_classes, score_strong
-from abag.head.labels.column import (
-    LabelLayout,
-    decide_label,
-    decide_prediction,
-    read_numbers,
-)
+from abag.head.labels.column import LabelLayout, decide_label, decide_prediction
 from abag.head.labels.features import features_of
 from abag.head.labels.labelled_pairs import LabelledPairs, label_pairs, one_label, report_counts
 from abag.head.labels.options import (
@@ -55,7 +50,7 @@ from abag.head.labels.options import (
     SplitOptions,
     named_beside,
 )
-from abag.head.labels.values import read_affinities
+from abag.head.labels.values import read_affinities, refuse_cells
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
@@ -158,27 +153,20 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
     if not saved.quantity.classes:
         affinities.refuse_other_units(np.isfinite(value), "predictions")
     messages.say(affinities.describe(noun="predictions"))
-    invalid_R = ~np.isfinite(value) | (affinities.side != 0)
+    is_invalid = ~np.isfinite(value) | (affinities.side != 0)
     classes = saved.quantity.classes
+    expected = "a finite number"
     if classes:
-        invalid_R |= (value < 0) | (value > len(classes) - 1)
-    invalid = np.flatnonzero(invalid_R)
-    if len(invalid):
-        cell = table.describe_cell(invalid[0], column)
-        expected = "a finite number"
-        if classes:
-            expected = f"the expected number of the class, 0 ({quoted(classes[0])}) to "
-            expected += f"{len(classes) - 1} ({quoted(classes[-1])})"
-        if saved.quantity.is_binary:
-            expected = "a probability from 0 to 1"
-        if saved.quantity.affinity:
-            unit = affinities.unit
-            expected = "a pKd" if unit == "pkd" else f"a number in {unit}"
-        msg = (
-            f"{cell} is not a valid prediction; expected {expected} "
-            f"({counted(len(invalid), 'such row')}). Predict these pairs or remove them."
-        )
-        raise PredictionError(msg)
+        is_invalid |= (value < 0) | (value > len(classes) - 1)
+        expected = f"the expected number of the class, 0 ({quoted(classes[0])}) to "
+        expected += f"{len(classes) - 1} ({quoted(classes[-1])})"
+    if saved.quantity.is_binary:
+        expected = "a probability from 0 to 1"
+    if saved.quantity.affinity:
+        unit = affinities.unit
+        expected = "a pKd" if unit == "pkd" else f"a number in {unit}"
+    problem = f"is not a valid prediction; expected {expected}. Predict these pairs or remove them."
+    refuse_cells(table, is_invalid, column, problem, PredictionError)
     columns = {}
     for kind, sequences in table.sequences.items():
         columns[f"{kind}_key"] = hex_keys(sequences.keys[sequences.of_row])

@@ -37,6 +37,7 @@ from abag.core.messages import printable
 from abag.core.options import schema
 from abag.embed.encoders.registry import ALIASES
 from abag.embed.tables.chains import KINDS
+from abag.embed.tables.table import read_texts
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
@@ -47,8 +48,14 @@ from abag.head.evaluation.metrics import (
     spearman_by_group,
     strong_threshold,
 )
-from abag.head.evaluation.scores import columns, describe_regimes
-from abag.head.evaluation.verdicts import page_of, score_strong, warnings, weights_in
+from abag.head.evaluation.verdicts import (
+    columns,
+    describe_regimes,
+    page_of,
+    score_strong,
+    warnings,
+    weights_in,
+)
 from abag.head.labels.headers import DIGITS, PROBABILITY, Quantity
 from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
@@ -747,9 +754,8 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
     columns: dict[str, Any] = {"row": table.row_numbers[pairs.row]}
     for role in NAMES:
         if role in table.columns:
-            cells = table.frame[table.columns[role]].iloc[pairs.row]
-            texts = zip(cells, cells.isna(), strict=True)
-            columns[role] = ["" if gap else printable(str(cell).strip()) for cell, gap in texts]
+            texts = read_texts(table.frame[table.columns[role]].iloc[pairs.row])
+            columns[role] = [*map(printable, texts)]
     return columns
 
 

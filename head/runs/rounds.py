@@ -7,17 +7,18 @@ from dataclasses import replace
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from abag.core.errors import DamagedFile, RunError
 from abag.core.files import read_json
-from abag.core.messages import align, counted, printable, quoted, say
+from abag.core.messages import counted, printable, quoted, say
 from abag.embed.tables.chains import NO_ANTIGEN
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.table import read_texts
 from abag.head.labels.column import Remembered, decide_label
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import CONFLICT_PKD, LabelledPairs
@@ -57,47 +58,43 @@ LISTED = 20
 """Rows that a message names."""
 
 
-class WrittenLabel(NamedTuple):
-    """How the labels that a run keeps are read again."""
+def read_written_pairs(
+    frame: pd.DataFrame,
+    quantity: Quantity,
+    beside: Sequence[tuple[str, BesideRole]] = (),
+    **options: Any,  # noqa: ANN401 - the fields of LabelOptions
+) -> SequenceTable:
+    """Read rows that have some of `COLUMNS`, which name the roles, and columns `beside`.
 
-    column: str
-    options: LabelOptions
-    remembered: Remembered | None
-
-    def read_pairs(
-        self, frame: pd.DataFrame, beside: Sequence[tuple[str, BesideRole]] = ()
-    ) -> SequenceTable:
-        """Read rows that have some of `COLUMNS`, which name the roles, and columns `beside`."""
-        no_antigen = bool((frame["antigen"] == "|".join(NO_ANTIGEN)).all())
-        if no_antigen:
-            frame = frame.drop(columns=["antigen", "antigen_name"], errors="ignore")
-        roles = [role for role in (*SEQUENCES, *NAMES, "censored") if role in frame]
-        columns = {role: role for role in roles} | {"pkd": self.column}
-        decide = partial(
-            decide_label, options=self.options, remembered=self.remembered, named=beside
-        )
-        if self.remembered is None and "censored" in frame:
+    Their labels are as a run keeps them, without a unit.
+    """
+    no_antigen = bool((frame["antigen"] == "|".join(NO_ANTIGEN)).all())
+    if no_antigen:
+        frame = frame.drop(columns=["antigen", "antigen_name"], errors="ignore")
+    remembered = None
+    if quantity.affinity:
+        column = str(quantity)
+        options["label"] = "pkd"
+        if "censored" in frame:
             # with its bound, a relation is known to be of Kd, at whichever end its label is
             cells = []
             for relation, pkd in zip(frame["censored"], frame["pkd"], strict=True):
                 cells.append(f"{relation}{10.0**-pkd!r}" if relation else "")
             frame = frame.assign(censored=cells)
-        named = frame.rename(columns={"pkd": self.column})
-        options = TableOptions(columns=columns, no_antigen=no_antigen)
-        return read_pairs(named, options, label=decide)
-
-
-def written_label(quantity: Quantity) -> WrittenLabel:
-    """Return what reads labels of a quantity that were written without a unit."""
-    if quantity.affinity:
-        return WrittenLabel(str(quantity), LabelOptions(label="pkd"), None)
-    column = quantity.column("pkd")
-    # what was written are logarithms and numbers of classes, not the cells of a user
-    name = f"{'log10 ' * quantity.is_log}{quantity.name}"
-    classes = tuple(map(str, range(len(quantity.classes))))
-    written = replace(quantity, name=name, scale="linear", classes=classes)
-    remembered = Remembered(column=column, unit="value", quantity=written)
-    return WrittenLabel(column, LabelOptions(), remembered)
+    else:
+        column = quantity.column("pkd")
+        # what was written are logarithms and numbers of classes, not the cells of a user
+        name = f"{'log10 ' * quantity.is_log}{quantity.name}"
+        classes = tuple(map(str, range(len(quantity.classes))))
+        written = replace(quantity, name=name, scale="linear", classes=classes)
+        remembered = Remembered(column=column, unit="value", quantity=written)
+    roles = [role for role in (*SEQUENCES, *NAMES, "censored") if role in frame]
+    columns = {role: role for role in roles} | {"pkd": column}
+    decide = partial(
+        decide_label, options=LabelOptions(**options), remembered=remembered, named=beside
+    )
+    reading = TableOptions(columns=columns, no_antigen=no_antigen)
+    return read_pairs(frame.rename(columns={"pkd": column}), reading, label=decide)
 
 
 def relations_of(quantity: Quantity) -> Mapping[int, str]:
@@ -127,8 +124,7 @@ def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
     for role in NAMES:
         frame[role] = ""
         if role in table.columns:
-            cells = table.frame[table.columns[role]].iloc[at]
-            frame[role] = ["" if pd.isna(cell) else str(cell).strip() for cell in cells]
+            frame[role] = read_texts(table.frame[table.columns[role]].iloc[at]).tolist()
     texts = [*SEQUENCES, *NAMES, "censored"]
     if pairs.beside is not None:
         stored = set() if pairs.features is None else set(pairs.features.in_store)
@@ -212,11 +208,6 @@ def rounds_of(run: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
         msg = f"{run / 'summary.json'}: its rounds are damaged. Copy the whole run folder again."
         raise DamagedFile(msg)
     return list(rounds)
-
-
-def describe_rounds(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
-    """Lay out what each round brought, as lines of text."""
-    return align([list(COLUMN_NAMES), *map(list, round_cells(rounds, quantity))])
 
 
 def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[tuple[str, ...]]:

@@ -27,8 +27,8 @@ from abag.core.options import schema, why_mistyped
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.table import Table
 from abag.head.evaluation.metrics import Scores
-from abag.head.evaluation.scores import RegimeScore, TestedPairs, describe_regimes
-from abag.head.evaluation.verdicts import StrongSummary, describe_strong
+from abag.head.evaluation.scores import RegimeScore, TestedPairs
+from abag.head.evaluation.verdicts import StrongSummary, describe_regimes, describe_strong
 from abag.head.labels.column import RunLayout
 from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs

@@ -53,7 +53,7 @@ def compute(folder, run, journal, kill_at=None):
     import abag
     from abag.head import fit as fitting
     from abag.head.models import registry
-    from abag.head.models.kernel_search import SharedSearch
+    from abag.head.models.kernel_search import KernelSearch
     from abag.head.training import tasks
     from abag.head.training.stack import TrainingStep
 
@@ -80,8 +80,8 @@ def compute(folder, run, journal, kill_at=None):
             )
             registry.MODELS[name] = replace(entry, fit=fit)
     TrainingStep.run = watched("step", TrainingStep.run, lambda step, seed: f"{id(step)} {seed}")
-    SharedSearch._costs_of = watched(
-        "cost", SharedSearch._costs_of, lambda _search, *asked: str(asked)
+    KernelSearch._costs_of = watched(
+        "cost", KernelSearch._costs_of, lambda _search, *asked: str(asked)
     )
     abag.fit(folder / "pairs.csv", folder / "store", run, **OPTIONS)
     notes.close()

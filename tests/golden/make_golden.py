@@ -28,9 +28,9 @@ from click.testing import CliRunner
 from abag import open_store
 from abag.cli import main as abag
 from abag.head.demo import demo_table
-from abag.head.models.baselines import BASELINES
 from abag.head.models.config import head_names, is_used
 from abag.head.models.registry import MODELS
+from abag.head.predictor.parts import BASELINES
 
 HERE = Path(__file__).parent
 TOLERANCES = {

@@ -1,1 +1,0 @@
-"""Hyperparameter search on inner folds, with the test part held back until the end."""
