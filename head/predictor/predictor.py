@@ -443,7 +443,12 @@ class Predictor:
         mixtures = {name: self.regimes[name].mixture for name in set(regimes.used.tolist())}
         weighed = {name for mixture in mixtures.values() for name in mixture.weights}
         with np.errstate(all="ignore"):  # checked here
-            parts, variance = self.parts.predict_with_variance(vectors, weighed)
+            pairs, of_pair = vectors.distinct()  # a table may have each many times
+            varying = [name for name, mixture in mixtures.items() if mixture.reads_variance]
+            varied = np.unique(of_pair[np.isin(regimes.used, varying)])
+            of_parts, variance = self.parts.predict_with_variance(pairs, weighed, varied)
+            parts = {part: predicted[of_pair] for part, predicted in of_parts.items()}
+            variance = variance[of_pair]
             pkd = np.zeros(len(variance))
             sigma = np.zeros(len(variance))
             of_model = np.zeros(len(variance))
