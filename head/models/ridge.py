@@ -333,11 +333,7 @@ def fit_linear(
 ) -> LinearModel:
     """Fit a ridge in which the vectors of some `kinds` have weights."""
     scalings, blocks = _blocks(training)
-    imputed = _IMPUTED.known(training)
-    best: RidgeFit | None = None
-    if imputed is not None and kinds == KINDS and imputed.pkd is training.pairs.pkd:
-        best = imputed.fit
-    fit, features = fit_beside_features([blocks[kind] for kind in kinds], training, best)
+    fit, features = fit_beside_features([blocks[kind] for kind in kinds], training)
     weights = dict(zip(kinds, fit.weights, strict=True))
     sides = {}
     for kind, scaling in scalings.items():
@@ -458,20 +454,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
         pkd[rows] = label
         if moved < close:
             break
-    if training.weight is None:  # the baseline, which would sum and solve all of it again
-        _IMPUTED.keep(training, ImputedRidge(pkd, ridge.fit(pkd)))
     return training
-
-
-class ImputedRidge(NamedTuple):
-    """Hold the ridge on the vectors of both sides, fitted to these labels."""
-
-    pkd: Floats
-    """Labels or expected labels of all pairs, (P,)."""
-    fit: RidgeFit
-
-
-_IMPUTED: Once[ImputedRidge] = Once("ridge")
 
 
 @dataclass(frozen=True, slots=True)
