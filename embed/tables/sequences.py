@@ -77,7 +77,7 @@ from abag.embed.tables.content import (
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     BadMutation,
-    column_of_mutations,
+    columns_of_mutations,
     mutate,
     of_chain,
     propose_numbers,
@@ -581,10 +581,10 @@ def _suggest_columns(table: Table, options: TableOptions) -> str:
 
 def _advise_without_sequences(table: Table) -> str:
     """Say what to do about a table in which no column holds sequences."""
-    mutations = column_of_mutations(table)
+    mutations = columns_of_mutations(table)
     if mutations:
         return (
-            f"Column {mutations!r} holds mutations: give the antibody that they are of with "
+            f"Column {mutations[0]!r} holds mutations: give the antibody that they are of with "
             "--parent SEQ or --parent FILE."
         )
     regions = region_columns(table)
