@@ -31,7 +31,7 @@ from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.table import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.labels.column import UnclearLabel, decide_label
+from abag.head.labels.column import decide_label
 from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import (
@@ -232,10 +232,8 @@ def _label(
         training_labels(pairs, np.arange(len(pairs)))
         pairs = with_feature_columns(pairs)
     except AbagError as error:
-        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
         # a table to predict has no labels, but columns beside labels are of a table to fit
-        is_absent = all(layout.is_absent for layout in table.labels)
-        no_label = is_missing and is_absent and not beside
+        no_label = all(layout.is_absent for layout in table.labels) and not beside
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
             raise (refusal if isinstance(error, MissingColumn) else error) from None
