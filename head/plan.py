@@ -22,8 +22,9 @@ import numpy as np
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting, size_text
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias, refuse_unknown_name
+from abag.embed.encoders.registry import ALIASES, Alias, refuse_unknown_name
 from abag.embed.tables.chains import ALONE
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.notes import describe_rows

@@ -83,6 +83,11 @@ _MOST_PROPOSED = 4
 _BINDING = re.compile(
     "affin|activit|fitness|enrich|bind|bound|avidity|score|potenc|inhibit|neutrali|pkd|ic50|ec50"
 )
+_STRENGTH = re.compile(
+    r"(?:very|non?)?[ -]?(?:none|no|negative|neg|poor|weak|low|medium|mid|moderate|intermediate|"
+    r"good|high|strong|positive|pos|[+]+|-|[+]/-|±)?[ -]?(?:binders?|binding|affinity)?"
+)
+"""Words for how strongly a pair binds."""
 _BINDING_WORDS = frozenset("kd ka ki dg ddg fit".split())
 _MEASURED = re.compile("express|signal|respon|titer|titre|yield|stabil|intens|measure|elisa|logfc")
 _MEASURED_WORDS = frozenset(
@@ -237,6 +242,14 @@ class Column:
         is_named = is_named_like_classes(self.name) and not self.header.names_affinity
         return is_named and holds_classes(self.table, self.name)
 
+    @cached_property
+    def ordered_words(self) -> list[str]:
+        """Its cells, if it is named like a label and these are more than two words of strength."""
+        is_named = is_named_like_classes(self.name) or _BINDING.search(simplified(self.name))
+        words = distinct_texts(self.table, self.name) if is_named else []
+        are_words = len(words) > 2 and all(_STRENGTH.fullmatch(word.lower()) for word in words)
+        return words if are_words else []
+
     @property
     def is_beside_labels(self) -> bool:
         """Whether it numbers, counts or describes rows, or holds classes."""
@@ -260,6 +273,10 @@ class Column:
         if self.is_of_classes:
             choice = column_option("label", self.name)
             return f"{self.name!r} holds classes: use {choice} --label binary."
+        if self.ordered_words:
+            choice = column_option("label", self.name)
+            words = quote_names(self.ordered_words)
+            return f"{self.name!r} holds {words}: use {choice} --classes NAMES, the worst first."
         if header.not_label or not (header.affinity or header.plain):
             return ""
         if not (header.sure or self.holds_numbers):
@@ -1092,8 +1109,8 @@ def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
     says = [column, affinity_type or ""]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
         says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
-    match = re.search("(ic|ec)50", " ".join(says).lower())
-    return f"p{match[0].upper()}" if match else "pKd"
+    match = re.search("(ic|ec)[ _-]*50", plain_text(" ".join(says))[0])
+    return f"p{match[1].upper()}50" if match else "pKd"
 
 
 def decide_prediction(

@@ -77,11 +77,17 @@ _WRITTEN = (
         r".*\d\s*(?:±|\+\s*/?\s*-|\()\s*[\d.].*",
         "the value, and its error into a column of its own, which --error reads",
     ),
-    (r".*\d,\d.*", "a point before decimals, and nothing between thousands"),
-    (r".*\d\s*[x×*·]\s*10.*", "its power of ten as in 1.5e-09"),
+    (
+        r".*\d(?:,|['’_ ](?=\d{3}(?!\d)))\d.*",
+        "a point before decimals, and nothing between thousands",
+    ),
+    (r"(?:.*\d\s*[x×*·]\s*10|10\s*[\^⁻⁺]).*", "its power of ten as in 1.5e-09"),
+    (r"(?:[<>≤≥]=?|below|above)\s*[A-Za-z]+", "the limit as a number, such as <0.1"),
     (r".*\d\s*(?:[fpnuµμm]?M|[pnuµμm]?g/m?[lL]|%)", "the number alone, in the unit of the column"),
 )
 """Numbers as publications write them, and how a table has them."""
+OF_PREDICTIONS = ("prediction", "sigma")
+"""Roles of columns that `rank` reads, and nothing that learns from a table."""
 FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
 LISTED_TYPES = 8
@@ -730,7 +736,8 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
 def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:
     """List the columns that play a role, those beside labels and sequences, and the others."""
     named = {column.name: column.role for column in columns_beside(table)}
-    used = {role: name for role, name in table.columns.items() if name not in named}
+    labels = {role: name for role, name in table.columns.items() if role not in OF_PREDICTIONS}
+    used = {role: name for role, name in labels.items() if name not in named}
     words = {"pkd": "pkd" if quantity.affinity else "label"}
     roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
     roles += [f"{word} {name!r}" for name, word in named.items() if name in table.names]

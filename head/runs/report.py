@@ -769,12 +769,12 @@ def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) ->
     weight = None if pairs.share is None else label_weights(pairs.share)
     frames = []
     for regime in weighed:
-        rows = regime.rows
+        rows = regime.tested.rows
         measured = regime.measured
         fold_numbers = np.array([split.fold for split in measured.splits])
         frame = keys.iloc[rows].assign(
             regime=measured.regime.name,
-            fold=fold_numbers[regime.of_fold],
+            fold=fold_numbers[regime.tested.fold],
             pair=rows,
             group=measured.groups[0][rows],
             second_group=measured.groups[-1][rows],
@@ -857,7 +857,7 @@ def _summarise_regime(
     for number, (split, fold) in enumerate(zip(splits, folds, strict=True)):
         rows = split.rows(TEST)
         to_score = rows_to_score(pairs, rows)
-        tested = {"head": weighed.predicted[weighed.in_fold(number)]}
+        tested = {"head": weighed.predicted[weighed.tested.fold == number]}
         tested |= {name: predicted_P[rows] for name, predicted_P in fold.predicted.items()}
         for name, predicted_R in tested.items():
             scores_of_fold = to_score.score(predicted_R, strong_pkd)
