@@ -139,6 +139,24 @@ def test_words_of_any_kind_are_no_measurements_and_need_their_order(pair):
             labelled(frame, columns={"label": "binding_strength"}, **options)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Binding", ["+++", "++", "+", "-"]),
+        ("binding_strength", ["strong", "medium", "weak", "none"]),
+        ("affinity class", ["High", "Low", "Non-binder"]),
+    ],
+)
+def test_a_column_of_words_for_strengths_is_proposed_as_ordered_classes(name, words):
+    rows = [f"EVQ{'A' * number}" for number in range(12)]
+    table = pd.DataFrame({"heavy": rows, "antigen": "MKT", name: np.resize(words, 12)})
+    listed = ", ".join(map(repr, words))
+    said = rf"{name!r} holds {re.escape(listed)}: use --column .* --classes NAMES, the worst first"
+    assert re.search(said, abag.plan(table)["refused"])
+    others = table.rename(columns={name: "isotype class"}).replace(words[0], "IgG1")
+    assert not abag.plan(others)["refused"]
+
+
 def test_ordered_classes_are_numbered_from_the_lowest():
     level = np.random.default_rng(2).integers(0, 3, ROWS)
     cells = np.array(["low", "medium", "high"])[level]

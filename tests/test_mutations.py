@@ -284,6 +284,12 @@ def test_a_chain_in_parentheses_is_read(text):
     assert mutate(f"{HEAVY}|{LIGHT}", both, ANTIBODY) == expected
 
 
+def test_names_of_antigens_that_read_as_mutations_are_none():
+    table = pd.DataFrame({"clone": [named(HEAVY, 33, "A"), "WT"], "Target": "IL17A", "pKd": [7, 8]})
+    changed = exchanged(HEAVY, (33, "A"))
+    assert variants(table, parent=HEAVY, antigen=RBD) == [(changed, ""), (HEAVY, "")]
+
+
 @pytest.mark.parametrize("names", [
     ("heavy_mutations", "light_mutations"), ("VH mut", "VL mut"), ("mutations_in_HC", "muts_L"),
     ("Mutations (heavy chain)", "Mutations (light chain)"),

@@ -315,7 +315,7 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
         warnings.simplefilter("ignore")
         # data_only: the values that Excel computed last, in place of formulas; read_only: no cell
         # of a link, or an empty one that is far away, is made
-        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True, rich_text=True)
         for sheet in _choose_sheets(book.worksheets, chosen):
             hidden = _check_cells(sheet)
             remarks = []
@@ -362,7 +362,7 @@ def _filled_part(
     formats: dict[int, tuple[str, str]] = {}
     for row, cells_of_row in enumerate(sheet.iter_rows()):
         for column, cell in enumerate(cells_of_row):
-            if text := cell_text(cell.value):
+            if text := cell_text(_with_powers(cell.value)):
                 filled[row, column] = text
                 if cell.data_type == "n" and _SHOWN_OTHERWISE.search(cell.number_format):
                     formats.setdefault(column, (cell.number_format, text))
@@ -392,6 +392,18 @@ def _filled_part(
                 f"is stored, such as {text}"
             )
     return pd.DataFrame(cells, index=rows, columns=columns)
+
+
+def _with_powers(value: object) -> object:
+    """Return the value of a cell, with a ``^`` before raised numbers: 12² is not 122."""
+    if not isinstance(value, list):  # one of openpyxl, if parts of the text have their own format
+        return value
+    parts = []
+    for part in value:
+        is_raised = getattr(getattr(part, "font", None), "vertAlign", "") == "superscript"
+        is_power = is_raised and re.match("[-−+]?[0-9]", str(part))
+        parts.append(f"^{part}" if is_power else str(part))
+    return "".join(parts)
 
 
 def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:

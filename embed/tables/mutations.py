@@ -516,7 +516,7 @@ def mutation_columns(
         best += of_chains
     if not best:
         # 50G, without a wild type, may be a well or a name in any other column
-        best = [name for name in names if holds_mutations(table, name, with_wild=True)]
+        best = [name for name in columns_of_mutations(table) if name in names]
     if len(best) == 1:
         return {"antibody": best[0], **chosen}, ""
     if len(best) == 2 and {*map(chain_of_column, best)} == {"H", "L"}:
@@ -602,6 +602,8 @@ def describe_unapplied(table: Table) -> Iterator[str]:
             )
 
 
-def column_of_mutations(table: Table) -> str:
-    """Return the first column with mutations that name the wild type; empty if there is none."""
-    return next((name for name in table.names if holds_mutations(table, name, with_wild=True)), "")
+def columns_of_mutations(table: Table) -> list[str]:
+    """List the columns with mutations that name the wild type; IL17A is a name of an antigen."""
+    of_antigens = {table.columns.get(role) for role in ("antigen", "antigen_name")}
+    names = [name for name in table.names if name not in of_antigens]
+    return [name for name in names if holds_mutations(table, name, with_wild=True)]

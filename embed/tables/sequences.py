@@ -71,12 +71,13 @@ from abag.embed.tables.content import (
     refuse_other_header,
     region_columns,
     role_by_content,
+    unit_below_header,
     unused_columns,
 )
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     BadMutation,
-    column_of_mutations,
+    columns_of_mutations,
     mutate,
     of_chain,
     propose_numbers,
@@ -386,7 +387,7 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
     if references.parent is not None:
         parent = parse_antibody(references.parent)
         return ParsedColumn.constant(len(table.frame), parent, references.parent)
-    _refuse_empty(table)
+    _refuse_empty(table, options)
     if table.has("antibody"):
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
@@ -396,7 +397,7 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         refuse_other_header(table)
         problem = f"{table.source}: no column for heavy, light or antibody"
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
-        by_content = _suggest_columns(table)
+        by_content = _suggest_columns(table, options)
         has_antigen = "antigen=" in by_content
         advice = (
             "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
@@ -416,10 +417,15 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         _refuse_names(column, table, references, role)
     absent = ParsedColumn.constant(len(table.frame), ParsedSequence(("",)))
     names = quote_names([table.column(role) for role in roles])
-    return _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
+    advice = "Give a chain, or remove the row."
+    unit = unit_below_header(table)
+    if unit:
+        advice = f"Write units, such as {quoted(unit)}, into the names above, and remove the row."
+    heavy = parsed.get("heavy", absent)
+    return _join(heavy, parsed.get("light", absent), f"column {names}", advice)
 
 
-def _refuse_empty(table: Table) -> None:
+def _refuse_empty(table: Table, options: TableOptions) -> None:
     """Refuse a table whose columns of antibodies are empty, and say which one may hold them."""
     roles = ("antibody",) if table.has("antibody") else CHAIN_ROLES
     names = [table.column(role) for role in roles if table.has(role)]
@@ -432,7 +438,7 @@ def _refuse_empty(table: Table) -> None:
     msg = (
         f"{table.source}: {columns} {quote_names(names)} {verb} empty; expected antibodies. Name "
         "others with --column heavy=NAME, --column light=NAME or --column antibody=NAME. "
-        f"{_suggest_columns(table)}"
+        f"{_suggest_columns(table, options)}"
     )
     raise MissingColumn(msg)
 
@@ -545,12 +551,14 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
     return are_mutants or OTHER_STATE.search(name) is not None
 
 
-def _suggest_columns(table: Table) -> str:
+def _suggest_columns(table: Table, options: TableOptions) -> str:
     """Propose columns by their content: one for each role, and the others as alternatives."""
+    other = "heavy" if options.no_antigen else "antigen"
     proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
     for name in table.names:
-        role = "" if REGION.search(name) else role_by_content(table, name)
-        if role:
+        content = "" if REGION.search(name) else role_by_content(table, name)
+        if content:
+            role = other if content == "antigen" else content
             proposals[role].append(column_option(role, name))
     heavy = _any_of(proposals["heavy"])
     light = _any_of(proposals["light"])
@@ -573,10 +581,10 @@ def _suggest_columns(table: Table) -> str:
 
 def _advise_without_sequences(table: Table) -> str:
     """Say what to do about a table in which no column holds sequences."""
-    mutations = column_of_mutations(table)
+    mutations = columns_of_mutations(table)
     if mutations:
         return (
-            f"Column {mutations!r} holds mutations: give the antibody that they are of with "
+            f"Column {mutations[0]!r} holds mutations: give the antibody that they are of with "
             "--parent SEQ or --parent FILE."
         )
     regions = region_columns(table)
@@ -627,7 +635,7 @@ def _advise_antigen(table: Table, options: TableOptions) -> str:
     )
 
 
-def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
+def _join(heavy: ParsedColumn, light: ParsedColumn, where: str, advice: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
     codes, places = _distinct_pairs(heavy.codes, light.codes, len(light.chains))
     heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
@@ -638,7 +646,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
         h, k = places[i]
         bad[i] = heavy.bad.get(h) or light.bad[k]
     stopped = np.isin(heavy_N, heavy.stopped) | np.isin(light_N, light.stopped)
-    msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
+    msg = f"{where}: no antibody chain; expected at least one. {advice}"
     no_chain = BadCell("antibody", REASONS[EmptySequence], "", msg, EmptySequence)
     for i, pair in enumerate(chains):
         if not any(pair):

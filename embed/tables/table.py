@@ -144,7 +144,7 @@ _NO_BINDING = frozenset(
     "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
     "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
     "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
-    "belowlimitofdetection".split()
+    "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
 OneTable: TypeAlias = Path | str | pd.DataFrame

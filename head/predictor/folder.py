@@ -463,7 +463,9 @@ def _trial(record: PredictorRecord) -> PairVectors:
     specs = (record.antibody, record.antigen)
     for kind, spec, chains in zip(KINDS, specs, (("A", "A"), ("A",)), strict=True):
         sides[kind] = SideVectors(np.zeros((1, spec.width), np.float32), first, [chains])
-    return PairVectors(sides, None if record.features is None else record.features.nothing(1))
+    columns = record.features
+    features = None if columns is None else columns.encode(columns.with_stored(None, 1))
+    return PairVectors(sides, features)
 
 
 # ---- what was saved predicts what was measured ---------------------------------------------------

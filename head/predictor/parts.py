@@ -247,13 +247,16 @@ class Parts:
         return predicted
 
     def predict_with_variance(
-        self, vectors: PairVectors, names: Collection[str]
+        self, vectors: PairVectors, names: Collection[str], varied: Ints | None = None
     ) -> tuple[dict[str, Floats], Floats]:
         """Return what the parts with some names predict in pKd, (P,) each, and the variance.
 
         The variance of predictions, (P,) in pKd^2, is the mean over the models that have one, else
-        the variance between the models of a part, else 0.
+        the variance between the models of a part, else 0; it is 0, too, of pairs that are not
+        among those `varied`, by default all.
         """
+        if varied is None:
+            varied = np.arange(len(vectors))
         predicted = {}
         variances: list[Floats | None] = []
         between = list[Floats]()
@@ -261,16 +264,19 @@ class Parts:
             of_part = []
             for whole in part:
                 model, read = whole.reading(vectors)
-                variances.append(model.variance(read))
+                all_varied = len(varied) == len(vectors)
+                variances.append(model.variance(read if all_varied else read.take(varied)))
                 if name in names or len(part) > 1:
                     of_part.append(model.predict(read))
             if name in names:
                 predicted[name] = np.asarray(np.mean(of_part, axis=0))
             if len(part) > 1:
-                between.append(np.asarray(np.var(of_part, axis=0)))
+                between.append(np.asarray(np.var(of_part, axis=0)[varied]))
         if all(variance is None for variance in variances):
             variances += between
-        return predicted, mean_variance(variances, len(vectors))
+        variance_P = np.zeros(len(vectors))
+        variance_P[varied] = mean_variance(variances, len(varied))
+        return predicted, variance_P
 
     @property
     def with_variance(self) -> list[str]:
@@ -465,6 +471,11 @@ class Mixture:
     """How it depends on the prediction."""
     link: ClassLink | None = None
     """What turns predictions into classes; None: labels are measurements."""
+
+    @property
+    def reads_variance(self) -> bool:
+        """Return whether the variance of predictions has an effect on sigma or its part."""
+        return self.spread > 0 or self.link is not None
 
     def pkd(self, parts: Mapping[str, Floats]) -> Floats:
         """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError.
