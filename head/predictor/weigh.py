@@ -352,8 +352,6 @@ def weigh(
     if pairs.quantity.classes:
         of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
         usual_K = np.array([USUAL_WEIGHTS.get(name, 1.0) for name in names])
-        if not usual_K.any():
-            usual_K[mean] = 1.0
         usual_K /= usual_K.sum()
         is_far = distance > _reach(distance)
         weights, link, predicted_R, top_R = _weigh_classes(of_classes, half, is_far, mean, usual_K)
