@@ -2,8 +2,8 @@
 
 There is one stream of batches, which `embed`, `residues`, `doctor` and `abag adapt` use. A sink
 says what is kept of the token vectors of a batch: their poolings, with those of inner layers and
-the likelihoods of residues, or a vector per residue. The device never waits: a thread tokenises
-ahead of it, and the vectors of one batch are copied back while the next batch is computed. If the
+the likelihoods of residues, or a vector per residue. The device never waits: while a batch is
+computed, the vectors of the one before are copied back, and the next one is tokenised. If the
 memory of the device runs out, smaller batches continue after the last complete sequence.
 
 The pooling ``cdr_mean`` is the mean over the CDR residues of both chains, by IMGT numbering. A
@@ -17,9 +17,7 @@ one chain.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
@@ -56,8 +54,6 @@ _CDRS = [
     if region.startswith("cdr")
 ]
 """IMGT position before each CDR, and its last."""
-AHEAD = 4
-"""Batches tokenised in advance."""
 COUNTED_TOKENS = 65_536
 """Most tokens per batch of an encoder that counts, and has no vector per token in memory."""
 NumberFormat = Literal["float16", "float32"]
@@ -169,7 +165,7 @@ def encode_stream(
     """
     sink.begin(chains)
     running: tuple[NDArray[np.int64], Callable[[], Vectors]] | None = None
-    for batch in prefetch(fill_batches(layout.numbered_spans(chains, extra), tokens)):
+    for batch in fill_batches(layout.numbered_spans(chains, extra), tokens):
         with current_device(sink.plan.device):  # not around the yield: the caller keeps its own
             started = (batch.completed, sink.add(batch))
         if running is not None:  # while this batch is computed, the one before it is copied
@@ -179,20 +175,6 @@ def encode_stream(
     if running is not None:
         positions, fetch = running
         yield positions, fetch()
-
-
-def prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
-    """Make batches in a thread, a few in advance; the thread ends with its consumer."""
-    source = iter(batches)
-    with ThreadPoolExecutor(1, "tokenise") as thread:
-        ahead = deque(thread.submit(next, source, None) for _ in range(AHEAD))
-        try:
-            while (batch := ahead.popleft().result()) is not None:
-                ahead.append(thread.submit(next, source, None))
-                yield batch
-        finally:
-            # a consumer that stops early does not wait for batches that nobody reads
-            thread.shutdown(wait=False, cancel_futures=True)
 
 
 class TokenBudget:

@@ -22,15 +22,16 @@ import numpy as np
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
 from abag.core.messages import align, counted, reporting, size_text
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias, refuse_unknown_name
+from abag.embed.encoders.registry import ALIASES, Alias, refuse_unknown_name
 from abag.embed.tables.chains import ALONE
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.table import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.labels.column import UnclearLabel, decide_label
+from abag.head.labels.column import decide_label
 from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import (
@@ -231,10 +232,8 @@ def _label(
         training_labels(pairs, np.arange(len(pairs)))
         pairs = with_feature_columns(pairs)
     except AbagError as error:
-        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
         # a table to predict has no labels, but columns beside labels are of a table to fit
-        is_absent = all(layout.is_absent for layout in table.labels)
-        no_label = is_missing and is_absent and not beside
+        no_label = all(layout.is_absent for layout in table.labels) and not beside
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
             raise (refusal if isinstance(error, MissingColumn) else error) from None

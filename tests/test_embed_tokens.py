@@ -463,6 +463,11 @@ def test_weights_average_every_residue_equally_and_special_tokens_never(vocabula
         assert not span.weights[special, 0].any()
         if layout.limit is not None and kind == "antigen":
             assert len(span.ids) <= layout.limit + vocabulary.special_tokens
+    others = tuple("".join(rng.choice(list(RESIDUES[:20]), n)) for n in lengths)
+    alone = TokenLayout(kind, vocabulary).spans(others)
+    for after, span in zip(layout.spans(others), alone, strict=True):  # of equal lengths
+        np.testing.assert_array_equal(after.ids, span.ids)
+        np.testing.assert_array_equal(after.weights, span.weights)
 
 
 def test_windows_of_a_2500_residue_chain_start_every_511_residues_and_reach_the_end():

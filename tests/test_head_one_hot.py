@@ -16,7 +16,7 @@ from trastuzumab import HEAVY as TRASTUZUMAB
 import abag
 from abag import TrainingError
 from abag.head.models import residue_kernel
-from abag.head.models.kernel_search import NOISES
+from abag.head.models.kernel_search import NOISES, fit_gaussian_process
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.residue_kernel import (
     RESIDUE_WEIGHTS,
@@ -205,6 +205,22 @@ def test_residues_are_aligned_once_for_predictions_and_their_variance(monkeypatc
     np.testing.assert_array_equal(predicted["residue_kernel"], expected)
     np.testing.assert_array_equal(of_parts, variance)
     assert calls.count(40) == 1
+
+
+@pytest.mark.parametrize("varied", [[], [3, 8, 39], [*range(40)]])
+def test_the_variance_is_that_of_the_pairs_that_need_it(varied):
+    training = make_training(variants(40), np.linspace(6, 9, 40), 30)
+    models = {
+        "gp": (fit_gaussian_process(training, "evidence"),),
+        "residue_kernel": (fit_residue_kernel(training, "residue_kernel"),),
+    }
+    parts = Parts(models)
+    of_all, variance = parts.predict_with_variance(training.vectors, ["gp"])
+    rows = np.array(varied, int)
+    predicted, of_varied = parts.predict_with_variance(training.vectors, ["gp"], rows)
+    np.testing.assert_array_equal(predicted["gp"], of_all["gp"])
+    np.testing.assert_allclose(of_varied[rows], variance[rows], rtol=1e-5)
+    assert not np.delete(of_varied, rows).any()
 
 
 @pytest.mark.parametrize("head", ["one_hot_kernel", "residue_kernel"])

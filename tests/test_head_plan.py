@@ -10,8 +10,9 @@ from drawn import draw_chain, draw_chains
 from heads import MODELS, read_labels
 
 from abag import plan
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES, FAMILIES
+from abag.embed.encoders.registry import ALIASES
 from abag.embed.encoders.weights import EncoderNotFound
 from abag.head.labels import labelled_pairs
 from abag.head.labels.values import read_affinities

@@ -22,7 +22,7 @@ import abag
 from abag import DamagedFile, SequenceError, StoreError, load_predictor
 from abag.head.models.network import Mlp, factorise
 from abag.head.models.pair_vectors import SideVectors
-from abag.head.predictor.parts import Growth, Mixture
+from abag.head.predictor.parts import Growth, Mixture, Parts
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
 
@@ -80,6 +80,21 @@ def test_parts_without_weight_in_the_regimes_of_a_table_are_not_computed(trained
         pairs = {"heavy": [*trained.frame["heavy"]], "antigen": [*trained.frame["antigen"]]}
         weighed.predict(**pairs)
         assert computed == [name for name, weight in zip(names, weights, strict=True) if weight]
+
+
+def test_pairs_that_a_table_has_many_times_are_computed_once(trained, monkeypatch):
+    once = trained.frame.head(30)
+    many = pd.concat([once, once.head(7), once], ignore_index=True).sample(frac=1, random_state=0)
+    expected = predict(trained, once).loc[many.index % 37 % 30].reset_index(drop=True)
+    sizes = []
+    compute = Parts.predict_with_variance
+    monkeypatch.setattr(
+        Parts,
+        "predict_with_variance",
+        lambda parts, vectors, *also: sizes.append(len(vectors)) or compute(parts, vectors, *also),
+    )
+    pd.testing.assert_frame_equal(predict(trained, many), expected, rtol=1e-6)
+    assert sizes[-1] == 30
 
 
 def test_pairs_of_regimes_that_were_not_measured_are_far(trained):

@@ -36,8 +36,8 @@ from abag.head.predictor import weigh as weighing
 from abag.head.predictor.parts import Predictions
 from abag.head.predictor.weigh import PRIOR_GROUPS, stack_weights, weigh_run
 from abag.head.regimes.folds import MeasuredRegime
-from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import effective_groups, standard_error
+from abag.head.regimes.splits import REGIMES
 from abag.head.training.tasks import Kept
 
 QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
@@ -290,7 +290,7 @@ def test_the_halves_of_a_single_fold_weigh_each_other():
     predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5 * rng.normal(size=n)}
     pairs, measured, parts = make_regime(pkd, predicted, folds=1)
     weighed = weigh(pairs, measured, parts)
-    share = (weighed.predicted - 8) / (predicted["ridge"] - 8)[weighed.rows]
+    share = (weighed.predicted - 8) / (predicted["ridge"] - 8)[weighed.tested.rows]
     assert len(np.unique(share.round(6))) == 2
 
 
@@ -317,7 +317,7 @@ def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance():
         part.variance = variance
     weighed = weigh(pairs, measured, parts)
     assert weighed.score["coverage"] == pytest.approx(0.9, abs=0.03)
-    assert np.corrcoef(weighed.sigma, np.sqrt(variance[weighed.rows]))[0, 1] > 0.9
+    assert np.corrcoef(weighed.sigma, np.sqrt(variance[weighed.tested.rows]))[0, 1] > 0.9
 
 
 def test_a_bound_that_a_part_satisfies_is_no_error():

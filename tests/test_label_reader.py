@@ -432,7 +432,7 @@ def test_the_cells_of_a_column_are_read_once_to_find_the_label(monkeypatch):
         frame[name] = [0.5, 1.5, 2.5]
     table = read_table(frame)
     decided = decide_label(table, LabelOptions())
-    words = "'binding', 'signal', 'od450' may be another quantity, beside the numbers of 'dose'"
+    words = "use --column label=od450. Other columns of numbers: 'binding', 'signal' ("
     assert words in str(decided.refused)
     assert read == dict.fromkeys(("signal", "binding", "od450", "dose"), 1)
 

@@ -347,8 +347,8 @@ def test_antibodies_alone_are_encoded_by_each_encoder_of_the_run(folder, tmp_pat
     assert (counts["antibody"]["encoded"], counts["antigen"]["encoded"]) == (1, 0)
     assert all([*table.columns] == ["heavy", "light"] for table, _, _ in calls)
     alone = {"no_antigen": True, "device": "cpu"}
-    first = {"antibody_encoder": "here", "antibody_fingerprint": "a", "layers": (3,)} | alone
-    second = {"antibody_encoder": "two", "antibody_fingerprint": "b"} | alone
+    first = {"antibody_encoder": "here", "fingerprints": {"antibody": "a"}, "layers": (3,)} | alone
+    second = {"antibody_encoder": "two", "fingerprints": {"antibody": "b"}} | alone
     likelihoods = {"kind": "antibody", "loglik": True}
     assert [options for _, _, options in calls] == [first | likelihoods, first, second]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -157,6 +157,10 @@ class TokenLayout:
     vocabulary: Vocabulary
     long: LongPolicy = "window"
     """Policy for chains of more than `limit` residues."""
+    _known: dict[tuple[int, ...], list[tuple[list[Piece], NDArray[np.float32]]]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Pieces and weights of the spans of sequences, by the lengths of their chains."""
 
     @property
     def poolings(self) -> tuple[str, ...]:
@@ -208,6 +212,12 @@ class TokenLayout:
         over residues of each residue's average over windows. `extra` holds the weights of the
         residues of each chain in one more pooling, the last.
         """
+        lengths = tuple(map(len, chains))
+        if extra is None and lengths in self._known:
+            spans = []
+            for pieces, weights_LP in self._known[lengths]:
+                spans.append(TokenSpan(self._tokens(chains, pieces)[0], weights_LP))
+            return spans
         divided = self._divide(chains)
         windows = [np.zeros(len(chain), np.float32) for chain in chains]  # that hold a residue
         for piece in itertools.chain.from_iterable(divided):
@@ -218,10 +228,7 @@ class TokenLayout:
         n_poolings = len(self.poolings) + (extra is not None)
         spans = []
         for pieces in divided:
-            residues = {}
-            for i, start, stop in pieces:
-                residues[i] = self.vocabulary.encode(chains[i][start:stop])
-            ids_L, first = self._frame(residues)
+            ids_L, first = self._tokens(chains, pieces)
             weights_LP = np.zeros((len(ids_L), n_poolings), np.float32)
             for (i, start, stop), at in zip(pieces, first, strict=True):
                 piece_LP = weights_LP[at : at + stop - start]  # a view
@@ -236,7 +243,19 @@ class TokenLayout:
                 spans_beside = spans_of_chain[pieces[0].chain]  # windows of the same chain
                 weights_LP[0, 1] = 1 / (len(spans_of_chain) * spans_beside)
             spans.append(TokenSpan(ids_L, weights_LP))
+        if extra is None:
+            weights = [span.weights for span in spans]
+            self._known[lengths] = [*zip(divided, weights, strict=True)]
         return spans
+
+    def _tokens(
+        self, chains: Chains, pieces: Sequence[Piece]
+    ) -> tuple[NDArray[np.int32], list[int]]:
+        """Return the token ids of a span, and where each of its pieces begins."""
+        residues = {}
+        for i, start, stop in pieces:
+            residues[i] = self.vocabulary.encode(chains[i][start:stop])
+        return self._frame(residues)
 
     def pieces(self, chains: Chains) -> list[Piece]:
         """Return the pieces of chains that the residue tokens of `spans` are, in their order.

@@ -382,10 +382,7 @@ class Columns:
         if of_classes is not None and options.better is not None and not is_of_value:
             return of_classes
         if options.asks_for_value:
-            numbers = [column for column in self.numbers if not column.header.states_affinity]
-            if len(numbers) == 1:
-                return numbers[0].name
-            self._refuse_unclear_value(replace(options, label="value"))
+            return self._find_value(options)
         column = self._stated_label(label)
         if column is not None:
             return column
@@ -396,12 +393,10 @@ class Columns:
             hints = self.propose_numbers()
         if of_classes is not None and not written:
             return of_classes
-        if takes_value and not hints and not written:
-            numbers = self.numbers
-            if len(numbers) == 1 and numbers[0].header.better:
-                return numbers[0].name  # a quantity that is no affinity
-        if hints:
-            quantities = self._propose_quantities() if takes_value else []
+        quantities = self._propose_quantities() if takes_value else []
+        if quantities and len(self.numbers) == 1 and not hints and not written:
+            return self.numbers[0].name
+        if quantities or hints:
             others = self._list_others() if takes_value and not written else []
             lines = [*quantities, *hints, *others, *written]
             msg = f"{table.source}: no column for pkd, but {' '.join(lines)}"
@@ -412,8 +407,6 @@ class Columns:
                 "measurements, and name it with --column pkd=NAME."
             )
             raise MissingColumn(msg)
-        if takes_value:
-            self._refuse_unclear_value(options)
         return table.column("pkd", "" if of_run else self._advise_value())
 
     def _only_classes(self) -> str | None:
@@ -442,29 +435,21 @@ class Columns:
         )
         raise UnclearLabel(msg)
 
-    def _refuse_unclear_value(self, options: LabelOptions) -> None:
-        """Raise an error that lists the columns that may be another quantity than an affinity."""
-        asked = options.label == "value"
-        candidates = self.numbers
-        if not asked and any(column.header.better for column in candidates):
-            candidates = [column for column in candidates if column.is_probable]
-        elif not asked:
-            return
-        if not candidates:
+    def _find_value(self, options: LabelOptions) -> str:
+        """Return the only column of numbers that is not named like an affinity, or refuse."""
+        numbers = [column for column in self.numbers if not column.header.states_affinity]
+        if len(numbers) == 1:
+            return numbers[0].name
+        if not self.numbers:
             self._refuse_missing("no column of numbers for the label")
-        first = candidates[0]
-        advice = f"Use {column_option('label', first.name)}"
-        if not options.better and (asked or not first.header.better):
-            advice += " --label value --better higher, or lower"
-        empty = int(self.table.frame[first.name].isna().sum())
+        first = self.numbers[0].name
+        advice = "" if options.better else " --label value --better higher, or lower"
+        empty = int(self.table.frame[first].isna().sum())
         skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
-        named = _names(candidates)
-        others = [name for name in _names(self.numbers) if name not in named]
-        beside = f", beside the numbers of {quote_some(others)}" if others else ""
         msg = (
-            f"{self.table.source}: no column for {'the label' if asked else 'pkd'}, but "
-            f"{quote_some(named)} may be another quantity{beside}; expected one to be chosen. "
-            f"{advice}.{skip}"
+            f"{self.table.source}: no column for the label, but {quote_some(_names(self.numbers))} "
+            "may be another quantity; expected one to be chosen. Use "
+            f"{column_option('label', first)}{advice}.{skip}"
         )
         raise UnclearLabel(msg)
 
@@ -543,7 +528,8 @@ class Columns:
             is_proposed = column.hint or column.header.better
             if not (is_proposed or self.states_unit) and column.is_probable:
                 others.append(column.name)
-        return [f"Other columns of numbers: {quote_some(others)}."] if others else []
+        how = "(--column label=NAME --label value --better higher, or lower)"
+        return [f"Other columns of numbers: {quote_some(others)} {how}."] if others else []
 
     def _propose_quantities(self) -> list[str]:
         """Say how the columns are read that are named like another quantity than an affinity."""

@@ -713,25 +713,21 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
             "labels too. Use another split or more data."
         )
         raise NothingToLearn(msg)
-    number = len(labels)
-    every = f"all {number:,} training labels are" if number > 1 else "the only training label is"
-    if np.ptp(labels) == 0 and pairs.quantity.classes:
-        classes = pairs.quantity.classes
-        others = [quoted(name) for at, name in enumerate(classes) if at != int(labels[0])]
-        msg = (
-            f"{pairs.table.source}: {every} "
-            f"{quoted(classes[int(labels[0])])}, which is one class; expected "
-            f"{' and '.join(others)} too. Add rows of it, or check --label and --column label=NAME."
+    if np.ptp(labels) > 0:
+        return labels
+    every = "the only training label is"
+    if len(labels) > 1:
+        every = f"all {len(labels):,} training labels are"
+    shown = f"{pairs.quantity.show(float(labels[0]))} {pairs.quantity}"
+    advice = "expected different values. Check --label, --column pkd=NAME and the split."
+    if classes := [*map(quoted, pairs.quantity.classes)]:
+        shown = f"{classes.pop(int(labels[0]))}, which is one class"
+        advice = (
+            f"expected {' and '.join(classes)} too. Add rows of it, or check --label and --column "
+            "label=NAME."
         )
-        raise NothingToLearn(msg)
-    if np.ptp(labels) == 0:
-        shown = f"{pairs.quantity.show(float(labels[0]))} {pairs.quantity}"
-        msg = (
-            f"{pairs.table.source}: {every} {shown}; "
-            "expected different values. Check --label, --column pkd=NAME and the split."
-        )
-        raise NothingToLearn(msg)
-    return labels
+    msg = f"{pairs.table.source}: {every} {shown}; {advice}"
+    raise NothingToLearn(msg)
 
 
 def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:

@@ -37,10 +37,10 @@ LONGEST_UNIT = 30
 MOST_FEATURES = 1_000
 """Of columns that models read beside the vectors."""
 SPLIT_VALUES = {
-    "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
-    "mutations": ("",), "column": ("NAME",), "file": ("PATH",),
+    "auto": "", "random": "", "antigen": "", "antibody": "", "both": "", "mutations": "",
+    "column": "=NAME", "file": "=PATH",
 }  # fmt: skip
-"""What may follow ``=`` after the name of a split method; the empty string: nothing."""
+"""What follows the name of a split method."""
 
 
 def read_molar_mass(given: str | None) -> float:
@@ -343,11 +343,10 @@ class SplitOptions(Options, group="Split"):
                 "--folds: 1 is out of range; expected 2 or more folds, or 0 for as many as needed."
             )
             raise OptionError(msg)
-        if bool(self.split_value) not in map(bool, SPLIT_VALUES.get(self.split_name, ())):
-            spelled = []
-            for name, values in SPLIT_VALUES.items():
-                spelled += [f"{name}={value}" if value else name for value in values]
-            msg = f"--split: {quoted(self.split)} is unknown; expected one of {', '.join(spelled)}."
+        value = SPLIT_VALUES.get(self.split_name)
+        if value is None or bool(self.split_value) != bool(value):
+            spelled = ", ".join(map("".join, SPLIT_VALUES.items()))
+            msg = f"--split: {quoted(self.split)} is unknown; expected one of {spelled}."
             raise OptionError(msg)
 
     @property

@@ -129,6 +129,10 @@ class Side:
             units.append((unit or 1.0) * factor)
         return cls(scaling, widths, tuple(units), z_AD)
 
+    def select(self, used: Index) -> Side:
+        """Return the side with some of the training sequences."""
+        return replace(self, train_AD=self.train_AD[used])
+
     def kernel(self, kernel: PairKernel, side: int, x_ND: NDArray[np.float32]) -> Floats:
         """Return the kernel of stored vectors with the training sequences, (N, A)."""
         similar_NA = np.empty((len(x_ND), len(self.train_AD)))
@@ -212,7 +216,7 @@ class PairSet:
         indices = []
         for side, index in self.sides:
             used, of_pair = np.unique(index[pairs], return_inverse=True)
-            kept.append(replace(side, train_AD=side.train_AD[used]))
+            kept.append(side.select(used))
             indices.append(of_pair)
         features = None if self.features is None else self.features[pairs]
         return PairSet(kept[0], kept[1], indices[0], indices[1], features)

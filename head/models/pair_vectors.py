@@ -121,6 +121,16 @@ class PairVectors:
         features = None if self.features is None else self.features.take(rows)
         return PairVectors(sides, features)
 
+    def distinct(self) -> tuple[PairVectors, Ints]:
+        """Return the pairs that are not alike, and the number of each pair among them, (P,)."""
+        antibody, antigen = (side.index.astype(np.int64) for side in self.sides.values())
+        number = antibody * (1 + antigen.max(initial=0)) + antigen
+        _, first, of_pair = np.unique(number, return_index=True, return_inverse=True)
+        if len(first) == len(self) or self.features is not None:
+            return self, np.arange(len(self))
+        sides = {kind: replace(side, index=side.index[first]) for kind, side in self.sides.items()}
+        return PairVectors(sides), of_pair
+
     @cached_property
     def composition(self) -> PairVectors:
         """Replace vectors by residue frequencies and lengths, (N, 42) and (M, 21)."""

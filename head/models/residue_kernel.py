@@ -31,6 +31,7 @@ from abag.head.models.kernels import (
     PairKernel,
     ProcessSettings,
     Side,
+    split,
     squared_distances,
 )
 from abag.head.models.pair_vectors import (
@@ -488,6 +489,33 @@ class LetterSide(Side):
     one_hot: OneHot
     z_LC: Matrix
     """Scaled columns of sequences that have one letter everywhere, (256, C)."""
+    usual_1C: Matrix
+    """Scaled columns of the reference."""
+    usual_VA: Floats
+    """Squared distances of the reference from the training sequences in each of V views."""
+
+    @classmethod
+    def reading(cls, side: Side, columns: SideColumns, *, alike: bool) -> LetterSide:
+        """Return a side of columns as one that reads letters."""
+        one_hot = columns.one_hot
+        z_LC = side.scaling.apply(_letter_columns(columns, alike=alike))
+        usual_1C = side.scaling.apply(one_hot.encode([one_hot.reference], alike=alike))
+        views = zip(split(usual_1C, side.widths), split(side.train_AD, side.widths), strict=True)
+        usual_VA = np.concatenate([squared_distances(*of_view) for of_view in views])
+        return cls(
+            side.scaling,
+            side.widths,
+            side.units,
+            side.train_AD,
+            one_hot,
+            z_LC,
+            usual_1C,
+            usual_VA,
+        )
+
+    def select(self, used: Index) -> LetterSide:
+        """Return the side with some of the training sequences."""
+        return replace(self, train_AD=self.train_AD[used], usual_VA=self.usual_VA[:, used])
 
     def kernel(self, kernel: PairKernel, side: int, x_ND: NDArray[Any]) -> Floats:
         """Return the kernel of sequences, given as letters from `align`, (N, S), with training."""
@@ -511,7 +539,6 @@ class LetterSide(Side):
         unusual_NU = sparse.csr_array((np.ones(len(row)), column, ends), shape)
         bounds = self.one_hot.bounds
         width = self.one_hot.width
-        usual_C = usual_S[np.repeat(np.arange(len(usual_S)), np.diff(bounds))]
         step = max(1, MOST_VALUES // max(1, len(letters)))
         distances = []
         for view, (unit, weight) in enumerate(zip(self.units, weights, strict=True)):
@@ -520,18 +547,20 @@ class LetterSide(Side):
                 continue
             of_view = slice(view * width, (view + 1) * width)
             z_LC = self.z_LC[:, of_view]
-            usual_1C = z_LC[usual_C, np.arange(width)][None]
+            usual_1C = self.usual_1C[:, of_view]
             squared_NA = np.empty((len(code_NS), len(self.train_AD)))
             for at in range(0, len(self.train_AD), step):
                 train_BC = self.train_AD[at : at + step, of_view]
-                usual_B = squared_distances(usual_1C, train_BC)[0]
+                usual_B = self.usual_VA[view, at : at + step]
                 more_UB = np.empty((len(letters), len(train_BC)))
                 for number in distinct(place_U).tolist():
                     part = slice(*bounds[number : number + 2])
                     here = slice(*np.searchsorted(place_U, [number, number + 1]))
-                    train_BP = train_BC[:, part]
-                    more_UB[here] = squared_distances(z_LC[letter_U[here], part], train_BP)
-                    more_UB[here] -= squared_distances(usual_1C[:, part], train_BP)
+                    usual_1P = usual_1C[:, part].astype(np.float64)
+                    z_UP = z_LC[letter_U[here], part].astype(np.float64)
+                    # |z - t|^2 - |usual - t|^2 of training columns t
+                    more_UB[here] = -2 * (z_UP - usual_1P) @ train_BC[:, part].T.astype(np.float64)
+                    more_UB[here] += (np.square(z_UP) - np.square(usual_1P)).sum(axis=1)[:, None]
                 squared_NA[:, at : at + step] = unusual_NU @ more_UB + usual_B
             distances.append(np.maximum(squared_NA, 0) / unit)
         return distances
@@ -590,15 +619,7 @@ class ResidueKernel(PairModel):
         compared = {kind: side for kind, (side, _) in train.items()}
         read = dict(vectors.sides)
         for side in self.compared:
-            of_train = compared[side.kind]
-            compared[side.kind] = LetterSide(
-                of_train.scaling,
-                of_train.widths,
-                of_train.units,
-                of_train.train_AD,
-                side.one_hot,
-                of_train.scaling.apply(_letter_columns(side, alike=self.alike)),
-            )
+            compared[side.kind] = LetterSide.reading(compared[side.kind], side, alike=self.alike)
             code_NS: NDArray[Any] = align(chains_of(vectors, side.kind), side.one_hot.reference)
             read[side.kind] = replace(read[side.kind], x_ND=code_NS)
         pairs = replace(

@@ -56,9 +56,8 @@ from abag.head.models.residue_kernel import (
     residue_training,
 )
 from abag.head.models.ridge import FeatureBlock, fit_ridge
-from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.relations import distance_to_parent
-from abag.head.regimes.splits import Split, grouped_folds
+from abag.head.regimes.splits import REGIMES, Split, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
@@ -248,13 +247,16 @@ class Parts:
         return predicted
 
     def predict_with_variance(
-        self, vectors: PairVectors, names: Collection[str]
+        self, vectors: PairVectors, names: Collection[str], varied: Ints | None = None
     ) -> tuple[dict[str, Floats], Floats]:
         """Return what the parts with some names predict in pKd, (P,) each, and the variance.
 
         The variance of predictions, (P,) in pKd^2, is the mean over the models that have one, else
-        the variance between the models of a part, else 0.
+        the variance between the models of a part, else 0; it is 0, too, of pairs that are not
+        among those `varied`, by default all.
         """
+        if varied is None:
+            varied = np.arange(len(vectors))
         predicted = {}
         variances: list[Floats | None] = []
         between = list[Floats]()
@@ -262,16 +264,19 @@ class Parts:
             of_part = []
             for whole in part:
                 model, read = whole.reading(vectors)
-                variances.append(model.variance(read))
+                all_varied = len(varied) == len(vectors)
+                variances.append(model.variance(read if all_varied else read.take(varied)))
                 if name in names or len(part) > 1:
                     of_part.append(model.predict(read))
             if name in names:
                 predicted[name] = np.asarray(np.mean(of_part, axis=0))
             if len(part) > 1:
-                between.append(np.asarray(np.var(of_part, axis=0)))
+                between.append(np.asarray(np.var(of_part, axis=0)[varied]))
         if all(variance is None for variance in variances):
             variances += between
-        return predicted, mean_variance(variances, len(vectors))
+        variance_P = np.zeros(len(vectors))
+        variance_P[varied] = mean_variance(variances, len(varied))
+        return predicted, variance_P
 
     @property
     def with_variance(self) -> list[str]:
@@ -467,6 +472,11 @@ class Mixture:
     link: ClassLink | None = None
     """What turns predictions into classes; None: labels are measurements."""
 
+    @property
+    def reads_variance(self) -> bool:
+        """Return whether the variance of predictions has an effect on sigma or its part."""
+        return self.spread > 0 or self.link is not None
+
     def pkd(self, parts: Mapping[str, Floats]) -> Floats:
         """Mix the predictions of the parts, (P,) each in pKd; a missing part is a KeyError.
 
@@ -611,15 +621,30 @@ class BaselineInputs:
 
     def ridge_of(self, block: FeatureBlock) -> Floats:
         """Predict every pair, (P,), by a ridge on one block."""
-        training = self.training
-        fit = fit_ridge(
-            [block], self.pairs.pkd, training.rows, training.fold, training.device, training.weight
-        )
+        fit = fit_ridge([block], self.training)
         return np.asarray(fit.intercept + (block.table_ND @ fit.weights[0])[block.index])
 
     def mean_of(self, group: Ints) -> Floats:
-        """Predict the mean label of the same group, (P,), see `group_mean`."""
-        return group_mean(group, self.pairs.pkd, self.split, self.fit_rows, self.training.weight)
+        """Predict the mean label of the training rows in the same group, else of all, (P,).
+
+        Rows of the group -1 are in none.
+        """
+        size = int(group.max(initial=0)) + 1
+        weight = self.training.weight
+        weight = np.ones(len(self.fit_rows)) if weight is None else weight
+        inside = group[self.fit_rows] >= 0
+        grouped = self.fit_rows[inside]
+        count = np.bincount(group[grouped], weight[inside], minlength=size)
+        total = np.bincount(
+            group[grouped], weight[inside] * self.pairs.pkd[grouped], minlength=size
+        )
+        seen = (group >= 0) & (count[group] > 0)
+        mean = np.where(seen, total[group] / np.where(count, count, 1.0)[group], self.training.mean)
+        for part in distinct(self.split.part):  # the mean of all would score as a mean of groups
+            rows = self.split.part == part
+            if not seen[rows].any():
+                mean[rows] = np.nan
+        return mean
 
 
 def count_mutations(pairs: LabelledPairs) -> Ints | None:
@@ -643,29 +668,6 @@ def inner_folds(group: Ints) -> Ints:
         group = np.arange(len(group))
         groups = len(group)
     return grouped_folds(group, min(INNER_FOLDS, groups), seed=0)
-
-
-def group_mean(
-    group: Ints, pkd: Floats, split: Split, fit_rows: Ints, weight: Floats | None = None
-) -> Floats:
-    """Predict the mean label of the training rows in the same group, else of all, (P,).
-
-    Rows of the group -1 are in none. `weight`, (F,), is that of the labels; None: all are alike.
-    """
-    size = int(group.max(initial=0)) + 1
-    weight = np.ones(len(fit_rows)) if weight is None else weight
-    inside = group[fit_rows] >= 0
-    grouped = fit_rows[inside]
-    count = np.bincount(group[grouped], weight[inside], minlength=size)
-    total = np.bincount(group[grouped], weight[inside] * pkd[grouped], minlength=size)
-    seen = (group >= 0) & (count[group] > 0)
-    mean_of_all = np.average(pkd[fit_rows], weights=weight)
-    mean = np.where(seen, total[group] / np.where(count, count, 1.0)[group], mean_of_all)
-    for part in distinct(split.part):  # the mean of all would score as a mean of groups
-        rows = split.part == part
-        if not seen[rows].any():
-            mean[rows] = np.nan
-    return mean
 
 
 def _antigen_mean(inputs: BaselineInputs) -> Floats | None:

@@ -62,7 +62,9 @@ from abag.head.labels.headers import (
 )
 from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.pair_vectors import PairVectors, SideVectors
-from abag.head.regimes.regimes import (
+from abag.head.regimes.relations import NONE
+from abag.head.regimes.sides import KnownSequences, TrainedChains
+from abag.head.regimes.splits import (
     NEW,
     REGIMES,
     FoundRegimes,
@@ -72,8 +74,6 @@ from abag.head.regimes.regimes import (
     find_regimes,
     words_of,
 )
-from abag.head.regimes.relations import NONE
-from abag.head.regimes.sides import KnownSequences, TrainedChains
 
 if TYPE_CHECKING:
     from abag.head.predictor.parts import Parts, UsedRegime
@@ -443,7 +443,12 @@ class Predictor:
         mixtures = {name: self.regimes[name].mixture for name in set(regimes.used.tolist())}
         weighed = {name for mixture in mixtures.values() for name in mixture.weights}
         with np.errstate(all="ignore"):  # checked here
-            parts, variance = self.parts.predict_with_variance(vectors, weighed)
+            pairs, of_pair = vectors.distinct()  # a table may have each many times
+            varying = [name for name, mixture in mixtures.items() if mixture.reads_variance]
+            varied = np.unique(of_pair[np.isin(regimes.used, varying)])
+            of_parts, variance = self.parts.predict_with_variance(pairs, weighed, varied)
+            parts = {part: predicted[of_pair] for part, predicted in of_parts.items()}
+            variance = variance[of_pair]
             pkd = np.zeros(len(variance))
             sigma = np.zeros(len(variance))
             of_model = np.zeros(len(variance))
@@ -664,10 +669,10 @@ class Predictor:
                 used = {
                     kind: of_kind[min(n, len(of_kind) - 1)] for kind, of_kind in encoders.items()
                 }
-                options_of_run: dict[str, Any] = {}
+                fingerprints = {kind: view.fingerprint for kind, view in used.items()}
+                options_of_run: dict[str, Any] = {"fingerprints": fingerprints}
                 for kind, view in used.items():
                     options_of_run[f"{kind}_encoder"] = view.origin
-                    options_of_run[f"{kind}_fingerprint"] = view.fingerprint
                 if antigen := used.get("antigen"):
                     # of "window-1022", window; "whole" is of an encoder without a longest chain
                     long = antigen.long.partition("-")[0].replace("whole", "window")

@@ -30,17 +30,6 @@ from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import read_texts
 from abag.head.labels.options import SplitOptions
 from abag.head.labels.values import number_replicates
-from abag.head.regimes.regimes import (
-    KNOWN,
-    MUTATED,
-    NEW,
-    OF_LEVELS,
-    OF_SPLIT,
-    REGIMES,
-    VARIANT,
-    Levels,
-    Regime,
-)
 from abag.head.regimes.relations import NONE, PairGroups
 from abag.head.regimes.sides import (
     LEAST_GROUPS,
@@ -52,12 +41,21 @@ from abag.head.regimes.sides import (
 )
 from abag.head.regimes.similar import number_by_appearance
 from abag.head.regimes.splits import (
+    KNOWN,
+    MUTATED,
+    NEW,
+    OF_LEVELS,
+    OF_SPLIT,
     PART_NAMES,
+    REGIMES,
     TEST,
     TRAIN,
     UNUSED,
     VALIDATION,
+    VARIANT,
+    Levels,
     Parts,
+    Regime,
     Split,
     count_leaks,
     describe_named,
