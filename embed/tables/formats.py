@@ -610,10 +610,10 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             )
             raise TableError(msg) from error
         except _READING as error:
-            msg = (
-                f"{file}: cannot be read: {_reason(error)}; expected a {suffix} table. "
-                "Check the file."
-            )
+            reason = _reason(error)
+            says_what_to_do = ";" in reason  # as errors of this module do
+            advice = "" if says_what_to_do else f"; expected a {suffix} table. Check the file"
+            msg = f"{file}: cannot be read: {reason}{advice}."
             raise TableError(msg) from error
 
 

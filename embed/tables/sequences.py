@@ -572,11 +572,13 @@ def _suggest_columns(table: Table, options: TableOptions) -> str:
         advice.append(f"{quote_some(coded)} {verb} nucleotides: translate them into amino acids.")
     if proposal:
         advice.append(f"By their content: {proposal}.")
-    return " ".join(advice) or _advise_without_sequences(table)
+    return " ".join(advice) or _advise_without_sequences(table, options)
 
 
-def _advise_without_sequences(table: Table) -> str:
+def _advise_without_sequences(table: Table, options: TableOptions) -> str:
     """Say what to do about a table in which no column holds sequences."""
+    if MUTATIONS["antigen"] in options.columns:
+        return "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
     mutations = columns_of_mutations(table)
     if mutations:
         return (
