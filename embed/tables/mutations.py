@@ -108,8 +108,8 @@ _CHANGES = (
 )
 _OWNER = "(?:antibody|ab|mab|fab|fv)?"
 _CHAIN_MUTATIONS: Mapping[ChainId, str] = {
-    "H": "(?:variable)?(?:heavy(?:chain)?|vhh?|hc|h)",
-    "L": "(?:variable)?(?:light(?:chain)?|vl|vk|lc|l|kappa|lambda)",
+    "H": "(?:variable)?(?:heavy(?:chain)?|vhh?|hc|h|igh)",
+    "L": "(?:variable)?(?:light(?:chain)?|vl|vk|lc|l|kappa|lambda|ig[kl])",
 }
 """Names of chains in the names of columns of their mutations."""
 LIGHT_MUTATIONS = "light_mutations"
@@ -192,7 +192,10 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     while at < len(bare):
         match = _RANGE.match(bare, at) or _SUBSTITUTION.match(bare, at)
         if match is None or (match.re is _SUBSTITUTION and _UNSURE_RANGE.match(bare, at)):
-            msg = f"{quoted(text)} is not understood at {bare[at : at + 12]!r}; {_EXPECTED}"
+            why = f"is not understood at {bare[at : at + 12]!r}"
+            if bare.upper() in {*STANDARD_RESIDUES}:  # of the columns site, wildtype and mutation
+                why = "is one residue, without its position: join the columns of both into one"
+            msg = f"{quoted(text)} {why}; {_EXPECTED}"
             raise BadMutation(msg)
         mutation = _read_match(match, text)
         # in "VH: A50G, S52T" the chain is that of both
