@@ -38,7 +38,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import SIDES, read_bounds, read_texts, says_no_binding
+from abag.embed.tables.table import SIDES, SIGN_OF_WORDS, read_bounds, read_texts, says_no_binding
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -961,8 +961,9 @@ def _unit_of_cells(column: Column, name: str) -> Label | None:
 def _describes(table: Table, name: str, label: str) -> str:
     """Say what the cells of a column describe: relations, types or units; empty for others."""
     texts = [text.strip("'\" ") for text in distinct_texts(table, name)]
-    if texts and all(map(_RELATION.fullmatch, texts)):
-        return "censored" if any(SIDES[text[0]] for text in texts) else ""
+    signs = [SIGN_OF_WORDS.get(text.lower(), text) for text in texts]
+    if signs and all(map(_RELATION.fullmatch, signs)):
+        return "censored" if any(SIDES[sign[0]] for sign in signs) else ""
     if "unit" in simplified(name):
         return "units" if any(_units_in_cells(table, name, label)) else ""
     affinities = 0
