@@ -277,6 +277,8 @@ class Column:
             choice = column_option("label", self.name)
             words = quote_names(self.ordered_words)
             return f"{self.name!r} holds {words}: use {choice} --classes NAMES, the worst first."
+        if header.affinity and re.search(r"±|\+\s*/\s*-", self.name) and not self.holds_numbers:
+            return f"{self.name!r} holds values and errors: write them into two columns."
         if header.not_label or not (header.affinity or header.plain):
             return ""
         if not (header.sure or self.holds_numbers):
