@@ -19,7 +19,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -48,12 +47,6 @@ from abag.embed.tables.chains import CHAIN_ROLES, IMGT_REGIONS, Chains, position
 from abag.embed.tables.numbering import NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.tables.pairs import SequencePart
 
-_CDRS = [
-    (before, last)
-    for (_, before), (region, last) in pairwise(IMGT_REGIONS)
-    if region.startswith("cdr")
-]
-"""IMGT position before each CDR, and its last."""
 COUNTED_TOKENS = 65_536
 """Most tokens per batch of an encoder that counts, and has no vector per token in memory."""
 NumberFormat = Literal["float16", "float32"]
@@ -96,12 +89,10 @@ def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]
 def _find_cdrs(numbered: Numbered) -> dict[str, NDArray[np.bool_]]:
     """Return, for each chain, which of its residues are in a CDR: shape (L,), dtype bool."""
     masks_of_layouts = []
+    ends = [last for _, last in IMGT_REGIONS[:-1]]  # of frameworks and CDRs, in turn
     for layout_positions in numbered.layouts:
         numbers_L = np.array([*map(position_number, layout_positions)])
-        is_in_cdr_L = np.zeros(len(numbers_L), bool)
-        for before, last in _CDRS:
-            is_in_cdr_L |= (before < numbers_L) & (numbers_L <= last)
-        masks_of_layouts.append(is_in_cdr_L)
+        masks_of_layouts.append(np.searchsorted(ends, numbers_L) % 2 == 1)
     masks = {}
     for chain, layout, start in zip(numbered.chains, numbered.layout, numbered.start, strict=True):
         mask = np.zeros(len(chain), bool)

@@ -21,7 +21,7 @@ import numpy as np
 
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
-from abag.core.messages import align, counted, reporting, size_text
+from abag.core.messages import align, counted, duration_text, reporting, size_text
 from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, Alias, refuse_unknown_name
@@ -314,8 +314,8 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
     every = [*timed.values()]
     columns = [
         ["machine", *timed],
-        ["embed", *(format_duration(times["embed_s"]) for times in every)],
-        ["fit", *(format_duration(times["fit_s"]) for times in every)],
+        ["embed", *(duration_text(times["embed_s"]) for times in every)],
+        ["fit", *(duration_text(times["fit_s"]) for times in every)],
         ["memory", *(f"{times['memory_gib']:.0f} GiB" for times in every)],
     ]
     shows_sessions = any(max(times["sessions"].values()) > 1 for times in every)
@@ -334,16 +334,6 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
     if verbose:
         lines += [f"{name}: {times['basis']}" for name, times in timed.items()]
     return lines
-
-
-def format_duration(seconds: float) -> str:
-    """Write a time in seconds, minutes or hours."""
-    if round(seconds) < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes / 60:,.0f} h"
 
 
 SESSION_HOURS = (4, 12, 24)

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from marks import in_ci
 
 import abag
-from abag import OptionError, RunError
+from abag import OptionError
 from abag.head import fit as fitting
 from abag.head.models.network import NetworkModel
 from abag.head.models.pair_vectors import SideVectors
@@ -330,17 +330,6 @@ def test_a_bound_that_a_part_satisfies_is_no_error():
     weighed = weigh(*make_regime(pkd, predicted, censored=censored))
     assert weighed.mixture.weights["ridge"] > 0.95
     assert weighed.mixture.noise < 0.2
-
-
-def test_folds_with_different_parts_are_refused():
-    rng = np.random.default_rng(0)
-    n = 60
-    pkd = rng.normal(8, 1, n)
-    predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5, "kernel": pkd}
-    pairs, measured, parts = make_regime(pkd, predicted)
-    parts[1].parts = ("train_mean", "ridge")
-    with pytest.raises(RunError, match="known: the folds have different parts"):
-        weigh(pairs, measured, parts)
 
 
 def recorded_head(run):

@@ -73,6 +73,12 @@ def test_a_missing_cell_is_not_stated_whatever_writes_it(tmp_path, name):
             np.testing.assert_equal(what_is_read(given, name), expected, err_msg=kind)
 
 
+def test_an_antigen_called_na_keeps_its_name():
+    pairs = read_labels(drawn.planted_table(6, 2).assign(antigen_name=["NA", "HA"] * 6))
+    assert {*pairs.names_of("antigen").values()} == {"NA", "HA"}
+    assert measured_rows(pairs)["antigen_name"].tolist().count("NA") == 6
+
+
 def test_pairs_of_no_stated_assay_have_the_mean_of_all_training_pairs():
     part = np.array([TRAIN, TRAIN, TRAIN, TRAIN, TEST, TEST], np.int8)
     split = Split(name="drawn", part=part, group=np.arange(6))

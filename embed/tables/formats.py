@@ -370,19 +370,15 @@ def _filled_part(
         return None
     first_row, _ = min(filled)
     last_row, _ = max(filled)
-    columns = sorted({column for _, column in filled})
-    empty = (last_row + 1 - first_row) * len(columns) - len(filled)
+    rows = range(first_row, last_row + 1)
+    columns = {column for _, column in filled}
+    empty = len(rows) * len(columns) - len(filled)
     if empty > MOST_EMPTY:
         msg = (
             f"row {last_row + 1} has a value, with {empty:,} empty cells above; expected the rows "
             "of one table. Delete what is far below the table"
         )
         raise ValueError(msg)
-    place = {column: number for number, column in enumerate(columns)}
-    cells = np.full((last_row + 1 - first_row, len(columns)), "", object)
-    for (row, column), text in filled.items():
-        cells[row - first_row, place[column]] = text
-    rows = range(first_row, last_row + 1)
     for column, (number_format, text) in formats.items():
         name = filled.get((first_row, column), "")
         shown = _SHOWN_OTHERWISE.search(number_format)
@@ -391,7 +387,8 @@ def _filled_part(
                 f"column {name!r} is shown in the number format {number_format!r}, and read as it "
                 f"is stored, such as {text}"
             )
-    return pd.DataFrame(cells, index=rows, columns=columns)
+    cells = pd.Series(filled, dtype=object).unstack(fill_value="")
+    return cells.reindex(rows, fill_value="")
 
 
 def _with_powers(value: object) -> object:

@@ -135,7 +135,7 @@ class ParsedColumn:
     """Shape (N,); residues read as X."""
     forms: list[str]
     """`ParsedSequence.form` of N sequences."""
-    bad: dict[int, BadCell]
+    bad: dict[int, BadCell] = field(default_factory=dict)
     """Problem of each bad sequence, by its index."""
     stopped: list[int] = field(default_factory=list)
     """Indices of those with a chain that ended in a stop codon."""
@@ -143,14 +143,26 @@ class ParsedColumn:
     @classmethod
     def constant(cls, rows: int, parsed: ParsedSequence, text: str = "") -> ParsedColumn:
         """Make a column with the same valid sequence, read from a text, in every row."""
-        return cls(
-            codes=np.zeros(rows, np.int64),
-            chains=[parsed.chains],
-            replaced=np.array([parsed.replaced], np.int32),
-            forms=[parsed.form],
-            bad={},
-            stopped=[0] if STOP_CODON in text else [],
-        )
+        column = cls.unread(np.zeros(rows, np.int64), [()])
+        column.read(0, parsed, text)
+        return column
+
+    @classmethod
+    def unread(cls, codes: NDArray[np.int64], chains: list[Chains]) -> ParsedColumn:
+        """Make a column of sequences that stay as they are unless they are read or refused."""
+        replaced = np.zeros(len(chains), np.int32)
+        return cls(codes=codes, chains=chains, replaced=replaced, forms=[""] * len(chains))
+
+    def read(self, i: int, parsed: ParsedSequence, text: str) -> None:
+        """Take a sequence that was read from a text."""
+        self.chains[i], self.replaced[i], self.forms[i] = parsed
+        if STOP_CODON in text:
+            self.stopped.append(i)
+
+    def refuse(self, i: int, kind: Kind, text: str, error: AbagError, where: str) -> None:
+        """List a sequence, of this text in the cell, as bad."""
+        msg = f"{where}: {error}".rstrip(".") + "."
+        self.bad[i] = BadCell(kind, REASONS[type(error)], text, msg, type(error))
 
     @property
     def longest(self) -> int:
@@ -221,11 +233,7 @@ def parse_column(
     name = table.column(role)
     kind: Kind = "antigen" if role == "antigen" else "antibody"
     codes, texts = distinct_cells(table, role, by_name=role in references.by_name)
-    chains: list[Chains] = [(text,) for text in texts]
-    replaced = np.zeros(len(texts), np.int32)
-    forms = [""] * len(texts)
-    bad: dict[int, BadCell] = {}
-    stopped = []
+    column = ParsedColumn.unread(codes, [(text,) for text in texts])
     # a string of both chains is always looked at: it may have to be split
     todo: Sequence[int] = range(len(texts))
     if parse is not parse_antibody and role not in references.by_name:
@@ -233,16 +241,11 @@ def parse_column(
     for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
         try:
             text = references.text(role, texts[i])
-            chains[i], replaced[i], forms[i] = parse(text)
-            if STOP_CODON in text:
-                stopped.append(i)
+            column.read(i, parse(text), text)
         except UNREADABLE as error:
-            msg = f"column {name!r}: {error}"
-            chains[i] = ("", "") if parse is parse_antibody else ("",)
-            bad[i] = BadCell(kind, REASONS[type(error)], str(texts[i]), msg, type(error))
-    return ParsedColumn(
-        codes=codes, chains=chains, replaced=replaced, forms=forms, bad=bad, stopped=stopped
-    )
+            column.chains[i] = ("", "") if parse is parse_antibody else ("",)
+            column.refuse(i, kind, str(texts[i]), error, f"column {name!r}")
+    return column
 
 
 def _not_clean(texts: Sequence[object]) -> list[int]:
@@ -271,13 +274,7 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     codes, pairs = _distinct_pairs(parent_R, change_R, len(changes))
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
-    column = ParsedColumn(
-        codes=codes,
-        chains=[no_chains] * len(pairs),
-        replaced=np.zeros(len(pairs), np.int32),
-        forms=[""] * len(pairs),
-        bad={},
-    )
+    column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
     variants: list[tuple[str, str]] = []
     for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[0]}", delay=2)):
         text = "; ".join(filter(None, changes[change]))
@@ -287,13 +284,12 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
             variants.append((parent_text, text))
-            column.chains[i], _, column.forms[i] = parse(mutate(parent_text, text, rules))
-            column.replaced[i] = count_replaced(parent_text)  # mutations are of standard residues
-            if STOP_CODON in parent_text:
-                column.stopped.append(i)
+            parsed = parse(mutate(parent_text, text, rules))
+            # mutations are of standard residues
+            of_parent = parsed._replace(replaced=count_replaced(parent_text))
+            column.read(i, of_parent, parent_text)
         except UNREADABLE as error:
-            msg = f"{where}: {error}".rstrip(".") + "."
-            column.bad[i] = BadCell(kind, REASONS[type(error)], text, msg, type(error))
+            column.refuse(i, kind, text, error, where)
     misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
     hint = propose_numbers(variants, rules) if misfits else ""
     if hint:
@@ -824,10 +820,8 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
                 forms[i] += "+unknown chain"
         except UnsureDomains as error:
             names = [table.columns[role] for role in CHAIN_ROLES if role in table.columns]
-            msg = f"column {quote_names(names)}: {error}"
-            text = "|".join(chains[i])
-            reason = REASONS[UnsureDomains]
-            column.bad[i] = BadCell("antibody", reason, text, msg, UnsureDomains)
+            where = f"column {quote_names(names)}"
+            column.refuse(i, "antibody", "|".join(chains[i]), error, where)
 
 
 def _with_short_chain(sequences: Sequence[Chains], least: int = SHORT) -> list[int]:

@@ -28,7 +28,7 @@ from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import TableLike, read_numbers, read_texts, says_no_binding
+from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts, says_no_binding
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
@@ -369,7 +369,7 @@ class LabelledPairs:
         used, first = np.unique(self.index(kind)[order], return_index=True)
         roles = (f"{kind}_name", "id")
         columns = [self.table.columns[role] for role in roles if role in self.table.columns]
-        cells = [read_texts(self.table.frame[column]).tolist() for column in columns]
+        cells = [read_names(self.table.frame[column]).tolist() for column in columns]
         names = {}
         for sequence, row in zip(used.tolist(), self.row[order][first].tolist(), strict=True):
             # printable, in one line
@@ -719,14 +719,17 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
     if len(labels) > 1:
         every = f"all {len(labels):,} training labels are"
     shown = f"{pairs.quantity.show(float(labels[0]))} {pairs.quantity}"
-    advice = "expected different values. Check --label, --column pkd=NAME and the split."
+    msg = (
+        f"{pairs.table.source}: {every} {shown}; expected different values. Check --label, "
+        "--column pkd=NAME and the split."
+    )
     if classes := [*map(quoted, pairs.quantity.classes)]:
-        shown = f"{classes.pop(int(labels[0]))}, which is one class"
-        advice = (
-            f"expected {' and '.join(classes)} too. Add rows of it, or check --label and --column "
+        shown = classes.pop(int(labels[0]))
+        msg = (
+            f"{pairs.table.source}: {every} {shown}, which is one class; expected "
+            f"{' and '.join(classes)} too. Add rows of it, or check --label and --column "
             "label=NAME."
         )
-    msg = f"{pairs.table.source}: {every} {shown}; {advice}"
     raise NothingToLearn(msg)
 
 

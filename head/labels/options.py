@@ -212,7 +212,7 @@ class LabelOptions(BadRowOptions, group="Data"):
             return
         given = {"--positive": self.positive is not None, "--classes": names is not None}
         refuse_together("each names the classes", given)
-        asked = [name for name, is_given in given.items() if is_given] or [f"--label {self.label}"]
+        asked = self.given({"positive", "classes"}) or f"--label {self.label}"
         if names and self.label == "binary" and len(names) > 2:
             msg = (
                 f"--label binary: --classes names {len(names)} classes; expected two. Leave "
@@ -221,22 +221,14 @@ class LabelOptions(BadRowOptions, group="Data"):
             raise OptionError(msg)
         if self.label not in (None, "binary", "classes"):
             msg = (
-                f"{asked[0]}: is of classes, but --label says {self.label}; expected --label "
+                f"{asked}: is of classes, but --label says {self.label}; expected --label "
                 f"{'binary' if names is None else 'classes'}. Leave one of the two out."
             )
             raise OptionError(msg)
-        others = {
-            "--no-binding": self.no_binding is not None,
-            "--label-range": self.label_range is not None,
-            "--floor": self.floor != "keep",
-            "--molar-mass": self.molar_mass is not None,
-            "--unit": self.unit is not None,
-            "--scale": self.scale is not None,
-        }
-        for name, is_given in others.items():
-            refuse_together(
-                f"{name} is of numbers, not of classes", {asked[0]: True, name: is_given}
-            )
+        of_numbers = {"no_binding", "label_range", "floor", "molar_mass", "unit", "scale"}
+        others = self.given(of_numbers)
+        why = f"{others} is of numbers, not of classes"
+        refuse_together(why, {asked: True, others: bool(others)})
 
     def bounds(self, *, affinity: bool) -> tuple[float, float]:
         """Return the least and the largest valid label, in pKd or in its own unit."""

@@ -383,7 +383,10 @@ def fit_beside_features(
     variance = float(z_PK[rows].var(axis=0, dtype=np.float64).sum())
     if not variance:
         return best, None
-    block_variance = sum(_variance(block, rows) for block in blocks)
+    block_variance = 0.0
+    for block in blocks:
+        used = distinct(block.index[rows])
+        block_variance += float(block.table_ND[used].var(axis=0, dtype=np.float64).sum())
     feature_weights: FeatureWeights | None = None
     for ratio in FEATURE_RATIOS:
         stretch = np.sqrt(ratio * (block_variance or 1.0) / variance)
@@ -393,12 +396,6 @@ def fit_beside_features(
             best = fit._replace(weights=fit.weights[:-1])
             feature_weights = FeatureWeights(scaling, stretch * fit.weights[-1])
     return best, feature_weights
-
-
-def _variance(block: FeatureBlock, rows: Ints) -> float:
-    """Return the summed variance of the columns of the training sequences of a block."""
-    used = distinct(block.index[rows])
-    return float(block.table_ND[used].var(axis=0, dtype=np.float64).sum())
 
 
 def _inner_error(fit: RidgeFit, training: TrainingRows) -> float:

@@ -666,7 +666,9 @@ def contents_of(record: bytes, weights: BinaryIO, others: Iterable[str]) -> list
         Names of the other files in the folder.
     """
     fields = json.loads(record)
-    shapes = _shapes(weights)
+    # a safetensors file begins with the length of its head
+    head = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
+    shapes = {name: entry["shape"] for name, entry in head.items() if name != "__metadata__"}
     sides = _residue_sides(fields)
     files = [
         FileContents(RECORD, *_held_by_record(fields, sides)),
@@ -682,12 +684,6 @@ def contents_of(record: bytes, weights: BinaryIO, others: Iterable[str]) -> list
             held = "an adapter, whose numbers were fitted to labels"
         files.append(FileContents(name, (), (held,)))
     return files
-
-
-def _shapes(weights: BinaryIO) -> dict[str, list[int]]:
-    """Read the shapes in the head of a safetensors file, which begins with its length."""
-    head = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
-    return {name: entry["shape"] for name, entry in head.items() if name != "__metadata__"}
 
 
 def _residue_sides(fields: Mapping[str, Any]) -> dict[str, set[Kind]]:

@@ -344,7 +344,9 @@ class Predictor:
             raise SequenceError(msg)
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
         if self.layout.chains == "auto":
-            antibodies = [_in_their_places(chains) for chains in antibodies]
+            for n, (h, x) in enumerate(antibodies):
+                types = (chain_types(h), chain_types(x))
+                antibodies[n] = place_chains((h, x), types, "auto")[0]
         if self.layout.antibody_region == "fv":
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
         read = self._given_features(features, len(antibodies))
@@ -863,12 +865,6 @@ def _broadcast(**chains: Iterable[str] | str | None) -> list[list[str]]:
     for name, sequences in chains.items():
         columns.append(lists[name] if name in lists else [str(sequences or "")] * rows)
     return columns
-
-
-def _in_their_places(chains: Chains) -> Chains:
-    """Put the chains of an antibody where ``--chains auto`` puts those of a table."""
-    heavy, light = chains
-    return place_chains(chains, (chain_types(heavy), chain_types(light)), "auto")[0]
 
 
 def _shared_index(

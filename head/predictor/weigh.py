@@ -35,7 +35,6 @@ from scipy.optimize import nnls
 from scipy.special import gammaln, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights, weights_of
-from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import (
     RegimeScore,
@@ -325,10 +324,7 @@ def weigh(
     pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Predictions]
 ) -> WeighedRegime:
     """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
-    names = folds[0].parts
-    if any(fold.parts != names for fold in folds):
-        msg = f"{measured.regime.name}: the folds have different parts; expected those of the run"
-        raise RunError(msg)
+    names = folds[0].parts  # those of the run, see `RunParts`
     tested = TestedPairs.of(pairs, measured)
     rows = tested.rows
     part_KR = [tested.take([fold.predicted[name] for fold in folds]) for name in names]
@@ -356,8 +352,6 @@ def weigh(
     if pairs.quantity.classes:
         of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
         usual_K = np.array([USUAL_WEIGHTS.get(name, 1.0) for name in names])
-        if not usual_K.any():
-            usual_K[mean] = 1.0
         usual_K /= usual_K.sum()
         is_far = distance > _reach(distance)
         weights, link, predicted_R, top_R = _weigh_classes(of_classes, half, is_far, mean, usual_K)

@@ -219,8 +219,6 @@ def cached_clusters(
 
 def rows_by_group(group: Ints) -> list[Ints]:
     """List the row indices of each group of N rows, (N,), in ascending order of group."""
-    if not len(group):
-        return []
     order = np.argsort(group, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 

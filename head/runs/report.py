@@ -37,7 +37,7 @@ from abag.core.messages import printable
 from abag.core.options import schema
 from abag.embed.encoders.registry import ALIASES
 from abag.embed.tables.chains import KINDS
-from abag.embed.tables.table import read_texts
+from abag.embed.tables.table import read_names
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
@@ -759,7 +759,7 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
     columns: dict[str, Any] = {"row": table.row_numbers[pairs.row]}
     for role in NAMES:
         if role in table.columns:
-            texts = read_texts(table.frame[table.columns[role]].iloc[pairs.row])
+            texts = read_names(table.frame[table.columns[role]].iloc[pairs.row])
             columns[role] = [*map(printable, texts)]
     return columns
 

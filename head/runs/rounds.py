@@ -17,7 +17,7 @@ from abag.core.messages import counted, printable, quoted, say
 from abag.embed.tables.chains import NO_ANTIGEN
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import read_texts
+from abag.embed.tables.table import read_names
 from abag.head.labels.column import Remembered, decide_label
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import CONFLICT_PKD, LabelledPairs
@@ -117,7 +117,7 @@ def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
     for role in NAMES:
         frame[role] = ""
         if role in table.columns:
-            frame[role] = read_texts(table.frame[table.columns[role]].iloc[at]).tolist()
+            frame[role] = read_names(table.frame[table.columns[role]].iloc[at]).tolist()
     texts = [*SEQUENCES, *NAMES, "censored"]
     if pairs.beside is not None:
         stored = set() if pairs.features is None else set(pairs.features.in_store)
