@@ -634,6 +634,19 @@ def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells)
         read_labels(flagged.rename(columns={"censored": "is_censored"}), label="kd_nm", **VALUE)
 
 
+@pytest.mark.parametrize("name", ["potency", "result", "Standard Value"])
+def test_a_column_of_units_is_of_a_label_of_any_name(name):
+    table = chembl(**{"Unit": "ng/mL"}).rename(columns={"Standard Value": name})
+    chosen = {"columns": {"pkd": name}}
+    assert read_labels(table, **chosen).unit == "ng_ml"
+    with pytest.raises(LabelError, match=r"'ng/mL' .* is not the unit of labels that are read as"):
+        read_labels(table, label="ug_ml", **chosen)
+    value = {"columns": {"label": name}, "label": "value", "better": "lower"}
+    assert len(read_labels(table, **value)) == 6
+    with pytest.raises(LabelError, match="expected one unit in all rows"):
+        read_labels(table.assign(Unit=3 * ["ng/mL", "ug/mL"]), **value)
+
+
 @pytest.mark.parametrize("cells", [["Alice", "Bob"], ["1", "2"], [1, 2]])
 def test_a_column_of_persons_called_operator_is_no_relation(cells):
     table = chembl(operator=3 * cells)

@@ -945,6 +945,8 @@ def units_in_cell(label: str, text: str) -> tuple[Label, ...]:
     """Return the units that a label may be in if a cell beside it says so; none if it says none."""
     stated = _unit_of_concentration(label)
     quantity = label if stated is None else UNITS[stated].written[0]
+    if not read_header(quantity).names_affinity:  # a name of one's own, such as potency
+        quantity = f"{quantity} KD"
     return read_header(f"{quantity} ({text})").units
 
 
