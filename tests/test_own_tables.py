@@ -789,6 +789,9 @@ def test_antigens_are_read_from_the_column_of_sequences_beside_one_of_their_name
     read = read_sequences(table)
     assert read.columns["antigen"] == "Target protein sequence"
     assert read.columns["antigen_name"] == "Antigen"
+    other = table.rename(columns={"Target protein sequence": "protein_seq"}).drop(columns="Antigen")
+    with pytest.raises(AbagError, match=r"no column for antigen.*'protein_seq' may hold it"):
+        read_sequences(other)
     peptides = table.assign(Antigen="GILGFVFTL")
     assert read_sequences(peptides).columns["antigen"] == "Antigen"
 
