@@ -58,8 +58,8 @@ if TYPE_CHECKING:  # type checkers resolve import cycles by leaving such imports
     from abag.head.runs.compare import RunsSummary
     from abag.head.runs.report import ReportSummary
     from abag.head.runs.run_folder import RunSummary
-    from abag.head.sweep import SweepSummary
     from abag.head.share import ShareSummary
+    from abag.head.sweep import SweepSummary
     import abag.sklearn
 
 __version__: str

@@ -26,6 +26,7 @@ from abag.core.arrays import distinct
 from abag.core.device import to_device
 from abag.core.errors import MissingPackage, OptionError
 from abag.embed.encode import PoolingSink, TokenBudget
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.loading import (
     cast_parameters,
     load_encoder,
@@ -33,7 +34,6 @@ from abag.embed.encoders.loading import (
     run_padded,
 )
 from abag.embed.encoders.packing import pack_spans, pool_tokens
-from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import PEFT_PREFIX
 from abag.embed.tables.chains import shown_chains
 from abag.head.labels.stored_vectors import Standardizer

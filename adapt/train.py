@@ -34,7 +34,7 @@ from abag.core.files import (
     write_json,
     write_text,
 )
-from abag.core.messages import counted, reporting, say
+from abag.core.messages import counted, say
 from abag.core.options import why_mistyped
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.weights import ADAPTER_FORMAT, read_adapter_files
@@ -64,7 +64,7 @@ from abag.head.training.stack import cosine_rates
 from abag.head.training.tasks import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import pandas as pd
     from numpy.typing import NDArray
@@ -445,8 +445,6 @@ def adapt_encoders(
     out: Path | str,
     *,
     split_from: Path | str,
-    say: Callable[[str], None] | None = None,
-    progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of AdaptConfig
 ) -> AdaptSummary:
     """Adapt encoders to the training pairs of a split, or resume an interrupted adaptation.
@@ -462,10 +460,6 @@ def adapt_encoders(
         Folder of the adapter; created if it does not exist.
     split_from : path
         A run folder, or a file like its splits.parquet.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
-    progress : bool
-        Whether to draw a progress bar on stderr.
     **options
         Fields of `AdaptConfig`.
 
@@ -476,11 +470,7 @@ def adapt_encoders(
         or if training diverges or a file cannot be written.
     """
     config = AdaptConfig.from_keywords({**options, "split_from": split_from}, "adapt")
-    with reporting(say, bars=progress):
-        return _adapt(table, Path(out), config)
-
-
-def _adapt(table: Path | str | pd.DataFrame, out: Path, config: AdaptConfig) -> AdaptSummary:
+    out = Path(out)
     import_peft()
     if config.no_antigen:
         msg = (

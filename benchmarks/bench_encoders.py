@@ -32,11 +32,12 @@ from shapes import SHAPES, count_flops
 from abag.core.device import DevicePlan, plan_device, to_device
 from abag.core.messages import first_line
 from abag.embed.encoders.checkpoints import save_random_checkpoint
+from abag.embed.encoders.families import FAMILIES, family_of
 from abag.embed.encoders.heads import LanguageModelHead
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import fill_batches, pack_spans, pool_tokens
-from abag.embed.encoders.registry import ALIASES, FAMILIES, family_of
+from abag.embed.encoders.registry import ALIASES
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 
@@ -304,7 +305,7 @@ class CompiledLayers:
         for stored_layer in encoder._layers:
             layer = [getattr(stored_layer, name) for name in self.FIELDS]
             x = self.layer(x, layer, angles, self.geometry.offsets, self.geometry.max_length)
-        return encoder._ops.layer_norm(x, encoder._last_shift_D, *encoder._last_norm, encoder._eps)
+        return encoder._ops.layer_norm(x, encoder._last_shift_D, encoder._last_norm, encoder._eps)
 
 
 def pooled_means(run, batches, device):

@@ -19,6 +19,7 @@ from abag.embed.encoders.packing import TokenSpan, pack_spans
 from abag.embed.kernels import attention as attention_module
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention
+from abag.embed.kernels.ops import Rotary
 
 
 def milliseconds(run) -> float:
@@ -151,7 +152,7 @@ def bench_steps(tokens):
     cos = torch.randn(1026, 32, device=device)
     pos = torch.arange(tokens, device=device, dtype=torch.int32) % 400
     rotary_ = kernels.FusedOps(device).rotary_
-    line("rotary", lambda: rotary_(qkv, pos, cos, cos, 40), byte=tokens * 2560 * 4)
+    line("rotary", lambda: rotary_(qkv, Rotary(pos, cos, cos), 40), byte=tokens * 2560 * 4)
 
 
 if __name__ == "__main__":

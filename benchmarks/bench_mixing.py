@@ -96,7 +96,7 @@ def collect(folder, out, name, size, seed):
         error_RK, group, _ = asked[0]
         regime = measured.regime.name
         found[f"{regime}:errors"] = error_RK
-        found[f"{regime}:fold"] = weighed.of_fold
+        found[f"{regime}:fold"] = weighed.tested.fold
         found[f"{regime}:groups"] = np.unique(group, return_inverse=True)[1]
         found["parts"] = np.array(folds[0].parts)
         found["mean"] = np.array(folds[0].parts.index("train_mean"))

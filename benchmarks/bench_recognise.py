@@ -28,9 +28,9 @@ from rapidfuzz.process import cdist
 from abag.embed.tables.chains import position_number
 from abag.embed.tables.numbering import number_antibodies
 from abag.embed.tables.pairs import read_pairs
-from abag.head.regimes.regimes import NEW
 from abag.head.regimes.relations import Distances
 from abag.head.regimes.sides import KnownSequences, Side, align
+from abag.head.regimes.splits import NEW
 
 CDR_H3 = range(105, 118)
 """IMGT positions."""

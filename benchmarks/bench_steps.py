@@ -38,7 +38,7 @@ from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import pack_spans
 from abag.embed.kernels import triton_kernels
-from abag.embed.kernels.ops import HalfOps, PlainOps
+from abag.embed.kernels.ops import HalfOps, PlainOps, Rotary
 
 
 class Report:
@@ -187,10 +187,10 @@ class CompiledOps(PlainOps):
         s = sin[positions][:, None]
         return torch.stack([low * c - high * s, high * c + low * s], 2).flatten(1).to(x.dtype)
 
-    def rotary_(self, x, positions_T, cos, sin, heads):
+    def rotary_(self, x, rotary, heads):
         """Rotate by a compiled function."""
-        turned = x[:, : 2 * heads * cos.shape[1]]
-        turned.copy_(self._rotated(turned, positions_T, cos, sin, heads))
+        turned = x[:, : 2 * heads * rotary.cos.shape[1]]
+        turned.copy_(self._rotated(turned, *rotary, heads))
         return x
 
 
@@ -204,7 +204,7 @@ def biases_in_product(encoder):
         ops = encoder._ops
         keys = slice(encoder.width, None)
         qkv = ops.linear(y_TD, qkv_3DD, bias_3D)
-        ops.rotary_(qkv[:, keys], geometry.positions, *encoder._rotary, encoder._heads)
+        ops.rotary_(qkv[:, keys], Rotary(geometry.positions, *encoder._rotary), encoder._heads)
         return encoder._attention(qkv, geometry)
 
     rotates = encoder._attention.rotates_queries

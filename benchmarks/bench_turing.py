@@ -37,9 +37,9 @@ from safetensors.numpy import load_file, save_file
 
 from abag.core.device import DevicePlan
 from abag.embed.encoders.checkpoints import save_random_checkpoint
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import fill_batches, pack_spans
-from abag.embed.encoders.registry import FAMILIES
 from abag.embed.kernels.ops import HalfOps
 
 

@@ -32,8 +32,9 @@ from abag.head.evaluation.metrics import pearson, ranks
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.labels.stored_vectors import Standardizer
-from abag.head.models.ridge import FeatureBlock, fit_ridge
-from abag.head.predictor.parts import group_mean, inner_folds
+from abag.head.models.pair_vectors import PairVectors, TrainingRows
+from abag.head.models.ridge import FeatureBlock, Ridge
+from abag.head.predictor.parts import BaselineInputs, inner_folds
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import TEST, TRAIN
 
@@ -109,7 +110,7 @@ class Bench:
             FeatureBlock(Standardizer.of(table, index[rows]).apply(table), index)
             for table, index in zip(tables, (pairs.antibody, pairs.antigen), strict=True)
         ]
-        fit = fit_ridge(blocks, pkd, rows, inner_folds(split.group[rows]))
+        fit = Ridge(blocks, rows, inner_folds(split.group[rows])).fit(pkd)
         joined = np.hstack([block.table_ND[block.index] for block in blocks])
         return fit.intercept + joined @ np.concatenate(fit.weights)
 
@@ -117,7 +118,8 @@ class Bench:
         """Predict the training mean, or that of each pair's group."""
         rows = np.flatnonzero((split.part == TRAIN) & (self.pairs.censored == 0))
         group = np.zeros(len(self.pairs), np.int64) if group is None else group
-        return group_mean(group, self.pairs.pkd, split, rows)
+        training = TrainingRows(self.pairs, PairVectors({}), rows, rows)
+        return BaselineInputs(training, split, None).mean_of(group)
 
     def scores(self, splits, predict, pkd=None, keep=None):
         """Average each test metric over folds; only the rows in ``keep``, if given."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from abag.embed.encoders.registry import FAMILIES
+from abag.embed.encoders.families import FAMILIES
 
 _TINY = {name: family.tiny_config for name, family in FAMILIES.items()}
 SHAPES = {

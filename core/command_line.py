@@ -350,13 +350,12 @@ def _read_number_or_all(text: str) -> int | str:
 def _read_roles(
     _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, str] | None:
-    for text in texts:
-        if "=" not in text:
-            msg = f"{text!r} is not ROLE=NAME, such as heavy=VH"
-            raise click.BadParameter(msg)
     roles: dict[str, str] = {}
     for text in texts:
-        role, name = text.split("=", 1)
+        role, equals, name = text.partition("=")
+        if not equals:
+            msg = f"{text!r} is not ROLE=NAME, such as heavy=VH"
+            raise click.BadParameter(msg)
         if roles.get(role, name) != name:
             msg = f"{role} is given twice, {roles[role]!r} and {name!r}; expected one"
             raise click.BadParameter(msg)

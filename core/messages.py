@@ -132,6 +132,18 @@ def first_line(error: BaseException) -> str:
     return line if len(line) <= 300 else line[:300] + " ..."
 
 
+def duration_text(seconds: float) -> str:
+    """Write a duration in seconds, minutes, hours or days."""
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 1440:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes / 60:,.0f} h" if minutes < 14_400 else f"{minutes / 1440:,.0f} d"
+
+
 def size_text(size: float) -> str:
     """Write a number of bytes in GB, or in MB or kB if it is small."""
     for unit, unit_bytes in (("GB", 1e9), ("MB", 1e6)):

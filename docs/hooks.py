@@ -106,7 +106,8 @@ def _option_table(cls: type[Options]) -> str:
 
 def encoder_table() -> str:
     """Lay out the encoders that have a short name."""
-    from abag.embed.encoders.registry import ALIASES, FAMILIES
+    from abag.embed.encoders.families import FAMILIES
+    from abag.embed.encoders.registry import ALIASES
 
     lines = [
         "| Name | Source | Parameters | Width | Antibodies | Licence of the weights |",

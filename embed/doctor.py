@@ -28,11 +28,12 @@ from abag.core.hub import HubAddress, is_repository_name
 from abag.core.messages import first_line, size_text
 from abag.embed.encode import PoolingSink, encode_stream
 from abag.embed.encoders.checkpoints import find_checkpoint, save_random_checkpoint
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.family import Backend
 from abag.embed.encoders.identity import Identity, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES, FAMILIES, download_command, hub_source
+from abag.embed.encoders.registry import ALIASES, download_command, hub_source
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderNotFound
 from abag.embed.kernels.attention import kernel_problems, triton_problem
 from abag.embed.store.shard import is_unmounted_drive

@@ -28,12 +28,7 @@ from abag.embed.store.writer import publish_spools
 from abag.embed.tables.chains import ALONE, PLURAL, Kind
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.layout import Layout
-from abag.embed.tables.notes import (
-    SkippedRows,
-    count_changes,
-    describe_counts,
-    describe_rows,
-)
+from abag.embed.tables.notes import SkippedRows, count_changes, describe_counts, describe_rows
 from abag.embed.tables.pairs import Partitions, SequenceTable, check_chunks
 from abag.embed.tables.table import TableLike
 from abag.embed.workers import count_devices, launch
@@ -137,15 +132,10 @@ def embed_with_same_encoders(
     table: pd.DataFrame,
     store: Path,
     *,
-    antibody_encoder: str,
-    antibody_fingerprint: str,
-    antigen_encoder: str = "",
-    antigen_fingerprint: str = "",
-    **options: Any,  # noqa: ANN401 - the fields of EmbedOptions
+    fingerprints: Mapping[Kind, str],
+    **options: Any,  # noqa: ANN401 - the fields of EncoderOptions and EmbedOptions
 ) -> EmbedSummary:
     """Encode a table like `embed_table`, with encoders that must have the given fingerprints.
-
-    Those of antigens are not needed with ``no_antigen``.
 
     Raises
     ------
@@ -154,11 +144,10 @@ def embed_with_same_encoders(
     AbagError
         For any other invalid input.
     """
-    encoders = EncoderOptions(antibody_encoder=antibody_encoder, antigen_encoder=antigen_encoder)
-    expected: dict[Kind, str] = {"antibody": antibody_fingerprint, "antigen": antigen_fingerprint}
-    chosen = EmbedOptions.from_keywords(options, "embed")
+    encoders, others = EncoderOptions.take(options)
+    chosen = EmbedOptions.from_keywords(others, "embed")
     with reporting(silent=True if not chosen.progress else None):
-        return _embed(table, store, encoders, chosen, expected=expected)
+        return _embed(table, store, encoders, chosen, expected=fingerprints)
 
 
 def embed_like_folders(
@@ -172,15 +161,15 @@ def embed_like_folders(
     Raises as `embed_with_same_encoders`.
     """
     encoders: dict[str, Any] = {}
-    for kind, folder in folders.items():
+    for folder in folders.values():
         encoders |= folder.encoder_options
-        encoders[f"{kind}_fingerprint"] = folder.fingerprint
     if "antigen" in folders:
         long = str(folders["antigen"].info.get("long", "window")).partition("-")[0]
         encoders["long_antigens"] = long.replace("whole", "window")
     else:
         encoders["no_antigen"] = True
-    return embed_with_same_encoders(table, store, **encoders, **options)
+    fingerprints = {kind: folder.fingerprint for kind, folder in folders.items()}
+    return embed_with_same_encoders(table, store, fingerprints=fingerprints, **encoders, **options)
 
 
 def _embed(

@@ -2,8 +2,8 @@
 
 There is one stream of batches, which `embed`, `residues`, `doctor` and `abag adapt` use. A sink
 says what is kept of the token vectors of a batch: their poolings, with those of inner layers and
-the likelihoods of residues, or a vector per residue. The device never waits: a thread tokenises
-ahead of it, and the vectors of one batch are copied back while the next batch is computed. If the
+the likelihoods of residues, or a vector per residue. The device never waits: while a batch is
+computed, the vectors of the one before are copied back, and the next one is tokenised. If the
 memory of the device runs out, smaller batches continue after the last complete sequence.
 
 The pooling ``cdr_mean`` is the mean over the CDR residues of both chains, by IMGT numbering. A
@@ -17,11 +17,8 @@ one chain.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -50,14 +47,6 @@ from abag.embed.tables.chains import CHAIN_ROLES, IMGT_REGIONS, Chains, position
 from abag.embed.tables.numbering import NO_DOMAIN, Numbered, number_antibodies
 from abag.embed.tables.pairs import SequencePart
 
-_CDRS = [
-    (before, last)
-    for (_, before), (region, last) in pairwise(IMGT_REGIONS)
-    if region.startswith("cdr")
-]
-"""IMGT position before each CDR, and its last."""
-AHEAD = 4
-"""Batches tokenised in advance."""
 COUNTED_TOKENS = 65_536
 """Most tokens per batch of an encoder that counts, and has no vector per token in memory."""
 NumberFormat = Literal["float16", "float32"]
@@ -100,12 +89,10 @@ def weigh_cdrs(antibodies: Sequence[Chains]) -> tuple[list[ResidueWeights], int]
 def _find_cdrs(numbered: Numbered) -> dict[str, NDArray[np.bool_]]:
     """Return, for each chain, which of its residues are in a CDR: shape (L,), dtype bool."""
     masks_of_layouts = []
+    ends = [last for _, last in IMGT_REGIONS[:-1]]  # of frameworks and CDRs, in turn
     for layout_positions in numbered.layouts:
         numbers_L = np.array([*map(position_number, layout_positions)])
-        is_in_cdr_L = np.zeros(len(numbers_L), bool)
-        for before, last in _CDRS:
-            is_in_cdr_L |= (before < numbers_L) & (numbers_L <= last)
-        masks_of_layouts.append(is_in_cdr_L)
+        masks_of_layouts.append(np.searchsorted(ends, numbers_L) % 2 == 1)
     masks = {}
     for chain, layout, start in zip(numbered.chains, numbered.layout, numbered.start, strict=True):
         mask = np.zeros(len(chain), bool)
@@ -169,7 +156,7 @@ def encode_stream(
     """
     sink.begin(chains)
     running: tuple[NDArray[np.int64], Callable[[], Vectors]] | None = None
-    for batch in prefetch(fill_batches(layout.numbered_spans(chains, extra), tokens)):
+    for batch in fill_batches(layout.numbered_spans(chains, extra), tokens):
         with current_device(sink.plan.device):  # not around the yield: the caller keeps its own
             started = (batch.completed, sink.add(batch))
         if running is not None:  # while this batch is computed, the one before it is copied
@@ -179,20 +166,6 @@ def encode_stream(
     if running is not None:
         positions, fetch = running
         yield positions, fetch()
-
-
-def prefetch(batches: Iterable[PackedBatch]) -> Iterator[PackedBatch]:
-    """Make batches in a thread, a few in advance; the thread ends with its consumer."""
-    source = iter(batches)
-    with ThreadPoolExecutor(1, "tokenise") as thread:
-        ahead = deque(thread.submit(next, source, None) for _ in range(AHEAD))
-        try:
-            while (batch := ahead.popleft().result()) is not None:
-                ahead.append(thread.submit(next, source, None))
-                yield batch
-        finally:
-            # a consumer that stops early does not wait for batches that nobody reads
-            thread.shutdown(wait=False, cancel_futures=True)
 
 
 class TokenBudget:

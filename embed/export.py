@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import KEY_BYTES, hex_keys, sort_keys
 from abag.core.errors import OutputError
 from abag.core.files import replacing, why_not_writable
-from abag.core.messages import counted, first_line, reporting
+from abag.core.messages import counted, first_line
 from abag.embed.options import ExportOptions
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import Kind
@@ -87,9 +87,6 @@ def vector_names(kind: Kind, pooling: str, width: int) -> list[str]:
 def export_vectors(
     store: Store | Path | str,
     to: Path | str,
-    *,
-    say: Callable[[str], None] | None = None,
-    progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of ExportOptions
 ) -> ExportSummary:
     """Write stored vectors to a file for NumPy, pandas, pyarrow or AnnData.
@@ -100,10 +97,6 @@ def export_vectors(
     to : path
         Its suffix decides on the format: ``.npz``, ``.parquet``, ``.h5ad`` or ``.csv``. Written
         whole or not at all.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
-    progress : bool
-        Whether to draw a progress bar on stderr.
     **options
         Fields of `ExportOptions`.
 
@@ -124,13 +117,12 @@ def export_vectors(
     start_s = time.monotonic()
     to = Path(to)
     chosen = ExportOptions.from_keywords(options, "export_vectors")
-    with reporting(say, bars=progress):
-        _check_target(to, chosen.table, force=chosen.force)
-        opened = store if isinstance(store, Store) else open_store(store)
-        table = _read_table(opened, to, chosen)
-        sides = _sides_of_table(opened, table, chosen) if table else [_stored_side(opened, chosen)]
-        exported = _read_vectors(sides, table, chosen)
-        _write(to, exported)
+    _check_target(to, chosen.table, force=chosen.force)
+    opened = store if isinstance(store, Store) else open_store(store)
+    table = _read_table(opened, to, chosen)
+    sides = _sides_of_table(opened, table, chosen) if table else [_stored_side(opened, chosen)]
+    exported = _read_vectors(sides, table, chosen)
+    _write(to, exported)
     encoders: dict[str, str] = {}
     poolings: dict[str, str] = {}
     for side in sides:

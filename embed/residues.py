@@ -51,7 +51,6 @@ from abag.embed.encoders.identity import Identity
 from abag.embed.encoders.packing import longest_first
 from abag.embed.job import EncoderJob, identify_for, name_sequence, note_licences
 from abag.embed.options import ResidueFileOptions, ResidueOptions
-from abag.embed.store.shard import is_finite
 from abag.embed.tables.chains import PLURAL, Chains, Kind
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.table import TableLike
@@ -191,7 +190,7 @@ class ResidueJob(EncoderJob):
         name = partial(name_sequence, self.kind, rows, chains)
         for positions, batch in budget.stream(sink, layout, chains, name):
             for at, vectors in zip(positions.tolist(), batch, strict=True):
-                if not is_finite(vectors):
+                if not np.isfinite(vectors).all():
                     raise self._not_finite(name(at))
                 yield ResidueVectors(self.kind, int(rows[at]), chains[at], vectors)
 

@@ -39,6 +39,8 @@ MAX_RESTARTS = 10
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 Devices = int | Literal["all"]
+_Task = tuple[str, Kind, str, Path, EmbedOptions]
+"""Name of the encoder, kind, fingerprint, store and options."""
 UNIT_TOKENS = {"GPU": 1 << 22, "CPU": 1 << 16}
 """Most tokens of a unit: 15 s on an H200, 10 s on a core."""
 UNITS_PER_SLOT = 4
@@ -244,7 +246,7 @@ def encode_on(resource: str, job: KindJob, name: str, store: Path) -> None:
                 unit = next(units, None)
                 if unit is None:
                     break
-                actor = idle.pop() if idle else worker.remote(resource, *task)
+                actor = idle.pop() if idle else worker.remote(resource, task)
                 busy[actor.encode.remote(unit)] = actor
             while idle:  # no unit is left for it, and a lost actor can restart in its place
                 ray.kill(idle.pop())
@@ -300,17 +302,9 @@ def _units(parts: Iterator[SequencePart], layout: TokenLayout, most: int) -> Ite
 class _Worker:
     """An actor with one device and one encoder, which is loaded for the first unit and kept."""
 
-    def __init__(
-        self,
-        resource: str,
-        name: str,
-        kind: Kind,
-        fingerprint: str,
-        store: Path,
-        options: EmbedOptions,
-    ) -> None:
+    def __init__(self, resource: str, task: _Task) -> None:
         self._device = "cuda" if resource == "GPU" else "cpu"
-        self._task = (name, kind, fingerprint, store, options)
+        self._task = task
         self._loaded: tuple[KindJob, Encoder] | None = None
 
     def encode(self, unit: SequencePart) -> int:

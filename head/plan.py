@@ -21,16 +21,17 @@ import numpy as np
 
 from abag.core.cores import count_cores
 from abag.core.errors import AbagError
-from abag.core.messages import align, counted, reporting, size_text
+from abag.core.messages import align, counted, duration_text, reporting, size_text
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES, FAMILIES, Alias, refuse_unknown_name
+from abag.embed.encoders.registry import ALIASES, Alias, refuse_unknown_name
 from abag.embed.tables.chains import ALONE
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.notes import describe_rows
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
 from abag.embed.tables.table import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.labels.column import UnclearLabel, decide_label
+from abag.head.labels.column import decide_label
 from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import (
@@ -231,10 +232,8 @@ def _label(
         training_labels(pairs, np.arange(len(pairs)))
         pairs = with_feature_columns(pairs)
     except AbagError as error:
-        is_missing = isinstance(error, MissingColumn) and not isinstance(error, UnclearLabel)
         # a table to predict has no labels, but columns beside labels are of a table to fit
-        is_absent = all(layout.is_absent for layout in table.labels)
-        no_label = is_missing and is_absent and not beside
+        no_label = all(layout.is_absent for layout in table.labels) and not beside
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
             raise (refusal if isinstance(error, MissingColumn) else error) from None
@@ -315,8 +314,8 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
     every = [*timed.values()]
     columns = [
         ["machine", *timed],
-        ["embed", *(format_duration(times["embed_s"]) for times in every)],
-        ["fit", *(format_duration(times["fit_s"]) for times in every)],
+        ["embed", *(duration_text(times["embed_s"]) for times in every)],
+        ["fit", *(duration_text(times["fit_s"]) for times in every)],
         ["memory", *(f"{times['memory_gib']:.0f} GiB" for times in every)],
     ]
     shows_sessions = any(max(times["sessions"].values()) > 1 for times in every)
@@ -335,16 +334,6 @@ def _describe_machines(machines: Mapping[str, dict[str, Any]], *, verbose: bool)
     if verbose:
         lines += [f"{name}: {times['basis']}" for name, times in timed.items()]
     return lines
-
-
-def format_duration(seconds: float) -> str:
-    """Write a time in seconds, minutes or hours."""
-    if round(seconds) < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes < 1440 else f"{minutes / 60:,.0f} h"
 
 
 SESSION_HOURS = (4, 12, 24)

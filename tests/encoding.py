@@ -9,10 +9,11 @@ from safetensors.torch import load_file, save_file
 
 from abag.core.device import DevicePlan, plan_device
 from abag.embed.encoders.checkpoints import TINY_CONFIG, find_checkpoint, save_random_checkpoint
+from abag.embed.encoders.families import FAMILIES, family_of
 from abag.embed.encoders.identity import identify, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import LayerPooling, TokenSpan, pack_spans, pool_tokens
-from abag.embed.encoders.registry import ALIASES, FAMILIES, family_of
+from abag.embed.encoders.registry import ALIASES
 from abag.embed.encoders.weights import EncoderNotFound, weights_digest
 
 __all__ = [

@@ -228,6 +228,11 @@ def tiny_lines(run_script, folder, script, *options):
     return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
+def test_tokens_are_counted_per_second_of_the_cpu(run_script, tmp_path):
+    assert run_script(tmp_path / "log", BENCHMARKS / "bench_tokens.py", "--antibodies", 100) == 0
+    assert "of 100 antibodies, " in (tmp_path / "log").read_text()
+
+
 def test_early_stopping_is_scored_and_timed(run_script, tmp_path):
     lines = tiny_lines(run_script, tmp_path, "bench_patience.py")
     settings = [(line["head"], line["epochs"], line["patience"]) for line in lines]

@@ -8,6 +8,7 @@ import warnings
 from dataclasses import replace
 from functools import partial
 
+import drawn
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,8 +43,7 @@ from abag.head.models.probit import (
 from abag.head.predictor.parts import Predictions
 from abag.head.predictor.weigh import stack_weights, weigh_run
 from abag.head.regimes.folds import MeasuredRegime
-from abag.head.regimes.regimes import REGIMES
-from abag.head.regimes.splits import TEST, TRAIN, Split, grouped_folds
+from abag.head.regimes.splits import REGIMES, TEST, TRAIN, Split, grouped_folds
 from abag.head.runs.rounds import describe_promises
 from abag.head.runs.run_folder import describe_fit, describe_scores, read_run
 from abag.sklearn import AffinityRegressor, BindingClassifier
@@ -137,6 +137,24 @@ def test_words_of_any_kind_are_no_measurements_and_need_their_order(pair):
     for options in ({}, {"label": "kd_nm"}):
         with pytest.raises(LabelError, match=rf"'{pair[1]}'.*, which are words.* --classes NAMES"):
             labelled(frame, columns={"label": "binding_strength"}, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Binding", ["+++", "++", "+", "-"]),
+        ("binding_strength", ["strong", "medium", "weak", "none"]),
+        ("affinity class", ["High", "Low", "Non-binder"]),
+    ],
+)
+def test_a_column_of_words_for_strengths_is_proposed_as_ordered_classes(name, words):
+    rows = [f"EVQ{'A' * number}" for number in range(12)]
+    table = pd.DataFrame({"heavy": rows, "antigen": "MKT", name: np.resize(words, 12)})
+    listed = ", ".join(map(repr, words))
+    said = rf"{name!r} holds {re.escape(listed)}: use --column .* --classes NAMES, the worst first"
+    assert re.search(said, abag.plan(table)["refused"])
+    others = table.rename(columns={name: "isotype class"}).replace(words[0], "IgG1")
+    assert not abag.plan(others)["refused"]
 
 
 def test_ordered_classes_are_numbered_from_the_lowest():
@@ -346,6 +364,14 @@ def test_what_is_far_is_pulled_to_the_prevalence():
     assert 0.001 < pulled[2] < usual
 
 
+def labelled_classes(level, share=None):
+    """Pairs of two classes, without a table."""
+    every = np.arange(len(level))
+    pairs = drawn.labelled(every, every, level)
+    quantity = Quantity(name="binds", affinity=False, classes=("no", "yes"))
+    return replace(pairs, reading=replace(pairs.reading, quantity=quantity), share=share)
+
+
 def test_errors_of_parts_are_their_log_losses_to_first_order():
     known, level = latent_pairs(3000, [0.5])
     link = link_of(known, level)
@@ -363,13 +389,8 @@ def test_with_few_yes_parts_are_weighed_nearly_as_usual():
 
     def weights(threshold):
         level = (known + rng.normal(size=3000) > threshold).astype(float)
-        of_classes = HeldOutClasses(
-            part_RK=0.3 * parts,
-            level=level,
-            prior=class_thresholds(level, 2),
-            rows=np.arange(3000),
-            group=np.arange(3000),
-        )
+        every = np.arange(3000)
+        of_classes = HeldOutClasses.of(labelled_classes(level), every, 0.3 * parts, every)
         share = level.mean()
         assert of_classes.informative == pytest.approx(4 * share * (1 - share))
         stack = partial(stack_weights, mean=2, usual_K=usual_K, informative=of_classes.informative)
@@ -792,10 +813,7 @@ def test_no_held_out_pair_tells_how_frequent_its_class_is():
     turned = np.where(fold == 0, 1 - level, level)
     expected = []
     for level_P in (level, turned):
-        held_out = HeldOutClasses(
-            part_RK=np.zeros((120, 1)), level=level_P, prior=class_thresholds(level_P, 2),
-            rows=rows, group=fold, level_P=level_P,
-        )  # fmt: skip
+        held_out = HeldOutClasses.of(labelled_classes(level_P), rows, np.zeros((120, 1)), fold)
         expected.append(held_out.expected(fold)[fold == 0])
     assert expected[0] == pytest.approx(expected[1])
 
@@ -805,13 +823,10 @@ def test_pairs_of_hardly_any_weight_make_no_interval_narrower():
     mixed = rng.normal(size=400)
     level = (mixed + rng.normal(size=400) > 0.5).astype(float)
     rows = np.arange(400)
-    weight = np.where(rows < 100, 1.0, 1e-6)
-    held_out = HeldOutClasses(
-        part_RK=0.4 * mixed[:, None], level=level, prior=class_thresholds(level, 2), rows=rows,
-        group=rows, weight=weight / weight.mean(),
-    )  # fmt: skip
+    pairs = labelled_classes(level, share=np.where(rows < 100, 1.0, 1e6))
+    held_out = HeldOutClasses.of(pairs, rows, 0.4 * mixed[:, None], rows)
     widths = []
-    alone = replace(held_out.take(rows < 100), weight=None)
+    alone = replace(held_out.take(rows < 100), pairs=replace(pairs, share=None))
     for some in (held_out, held_out.take(rows < 100), alone):
         low, high = some.link(np.ones(1)).interval(np.array([0.3]))
         widths.append(float(high[0] - low[0]))

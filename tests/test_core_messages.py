@@ -21,6 +21,7 @@ from abag.core.messages import (
     bar,
     counted,
     detail,
+    duration_text,
     note,
     reporting,
     say,
@@ -298,3 +299,9 @@ def test_a_bar_of_nothing_is_drawn_as_done(capsys):
     with reporting(bars=True), bar(total=0, desc="rows", line_delay_s=0.0):
         pass
     assert "rows 100%, 00:00, 00:00 left" in capsys.readouterr().err
+
+
+def test_durations_are_formatted_in_their_two_largest_units():
+    durations = ["12 s", "10 min", "2 h 1 min", "100 h", "12 d"]
+    assert [duration_text(s) for s in (12, 600, 7260, 360_600, 1_036_800)] == durations
+    assert [duration_text(s) for s in (59.4, 59.6, 3599)] == ["59 s", "1 min", "1 h 0 min"]

@@ -324,7 +324,7 @@ def test_the_lines_of_the_readme_work_on_the_shipped_table():
     assert re.search(r"antigens: (\d+) unique, \1 reused, 0 encoded", run(embed[2:]))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_the_numbers_of_the_readme_are_those_of_its_commands(tmp_path):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     measured = pd.read_csv(ROOT / "data" / "demo_pairs.csv").fillna("")

@@ -9,8 +9,8 @@ from trastuzumab import HEAVY, LIGHT
 import abag
 from abag import OptionError, StoreError
 from abag.embed.encode import weigh_cdrs
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import FAMILIES
 
 CDRS = (("GFNIKDTY", "IYPTNGYT", "SRWGGDGFYAMDY"), ("QDVNTA", "SAS", "QQHYTTPPT"))  # by IMGT
 UNKNOWN = "ACDEFGHIKLMNPQRSTVWY"

@@ -252,7 +252,7 @@ def test_config_json_decides_between_families_of_one_model_type(config, family):
 
 def test_family_descriptions_and_token_layouts_load_no_torch():
     program = (
-        "import sys; from abag.embed.encoders.registry import FAMILIES\n"
+        "import sys; from abag.embed.encoders.families import FAMILIES\n"
         "from abag.embed.encoders.packing import TokenLayout\n"
         "assert TokenLayout('antigen', FAMILIES['esm'].vocabulary).span_lengths(('MKV',)) == [5]\n"
         "assert not {'torch', 'transformers', 'pandas'} & sys.modules.keys()"

@@ -202,6 +202,9 @@ def test_a_table_of_loops_without_chains_is_told_to_write_them_into_the_parent()
     words = "'HCDR1', 'HCDR3' hold parts of chains: write whole variable domains"
     with pytest.raises(TableError, match=words):
         abag.plan(pd.DataFrame(loops | distances), no_antigen=True)
+    target = {"Target": ["IL17A", "IL23A"]}  # reads as a mutation of a chain I
+    with pytest.raises(TableError, match=words):
+        abag.plan(pd.DataFrame(target | loops | distances))
 
 
 def test_a_table_of_a_column_per_residue_is_told_to_join_them():

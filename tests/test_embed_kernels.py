@@ -12,7 +12,7 @@ from marks import in_ci
 
 from abag.embed.kernels import triton_kernels as kernels
 from abag.embed.kernels.attention import Attention, dense_bias, group_lengths
-from abag.embed.kernels.ops import HalfOps, PlainOps
+from abag.embed.kernels.ops import HalfOps, PlainOps, Rotary
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NEAR = 1e-5 if HERE.type == "cpu" else 2e-3  # a GPU multiplies fp32 in TF32
@@ -90,8 +90,8 @@ def test_queries_rotated_while_loading_equal_those_rotated_before(descriptors, b
     qkv = draw(sum(lengths), 3 * heads * width)
     bias = draw(2 * heads * width, seed=1) if biased else None
     query_bias, key_bias = (None, None) if bias is None else bias.chunk(2)
-    before = PLAIN.rotary_(qkv.clone(), positions, *angles, 2 * heads, bias)
-    PLAIN.rotary_(qkv[:, heads * width :], positions, *angles, heads, key_bias)
+    before = PLAIN.rotary_(qkv.clone(), Rotary(positions, *angles), 2 * heads, bias)
+    PLAIN.rotary_(qkv[:, heads * width :], Rotary(positions, *angles), heads, key_bias)
     attention = Attention("triton", heads, 0.5, rotary=angles)
     assert attention.rotates_queries
     assert not Attention("sdpa", heads, 0.5, rotary=angles).rotates_queries
@@ -155,9 +155,9 @@ def test_norms_equal_their_plain_versions(width):
     assert far(ours, theirs) < NEAR
     assert torch.equal(x1, x2)
     for factors in [(weight, bias), (None, None)]:
-        exact = PLAIN.layer_norm(x, shift, *factors, 1e-5)
+        exact = PLAIN.layer_norm(x, shift, factors, 1e-5)
         for ops in (FUSED, HalfOps()):
-            assert far(ops.layer_norm(x, shift, *factors, 1e-5), exact) < NEAR
+            assert far(ops.layer_norm(x, shift, factors, 1e-5), exact) < NEAR
 
 
 @pytest.mark.parametrize("width", [16, 24])
@@ -166,20 +166,20 @@ def test_rotary_equals_its_plain_version(step, width):
     from abag.embed.encoders.packed import rotary_tables
 
     heads = 3
-    cos, sin = rotary_tables(40, width, HERE)
     positions = torch.tensor([0, 1, 2, 39, 0, 7], dtype=torch.int32, device=HERE)
+    rotary = Rotary(positions, *rotary_tables(40, width, HERE))
     qkv = draw(6, 3 * heads * width) + 3
     per_width = draw(2 * heads * width, seed=1)
     bias = per_width if step == "with a bias" else None
     *ours, theirs = (
-        ops.norm_rotary_(qkv.clone(), per_width, 1e-5, positions, cos, sin, heads)
+        ops.norm_rotary_(qkv.clone(), per_width, 1e-5, rotary, heads)
         if step == "after a norm"
-        else ops.rotary_(qkv.clone(), positions, cos, sin, 2 * heads, bias)
+        else ops.rotary_(qkv.clone(), rotary, 2 * heads, bias)
         for ops in (FUSED, HalfOps(), PLAIN)
     )
     if bias is not None:
         summed = qkv + F.pad(bias, (0, heads * width))
-        assert torch.equal(PLAIN.rotary_(summed, positions, cos, sin, 2 * heads), theirs)
+        assert torch.equal(PLAIN.rotary_(summed, rotary, 2 * heads), theirs)
     for rotated in ours:
         assert far(rotated, theirs) < NEAR
         assert torch.equal(rotated[:, 2 * heads * width :], qkv[:, 2 * heads * width :])

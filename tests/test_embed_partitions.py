@@ -242,7 +242,9 @@ def plain(row):
 def test_sequences_of_a_parquet_table_are_those_of_its_rows_read_one_by_one(
     rows, chunk_rows, held_bytes
 ):
-    rows[0]["antigen"] = "MKTAYIAKQRQISFVKSHFSRQ"  # else one bad cell is a column of names
+    # else bad cells are a column of names
+    rows[0]["antigen"] = "MKTAYIAKQRQISFVKSHFSRQ"
+    rows[0]["h" if "h" in rows[0] else "antibody"] = HEAVY
     columns = {"heavy": "h", "light": "l"} if "h" in rows[0] else {}
     options = {"bad_rows": "skip", "columns": columns}
     empty = [is_empty(row) for row in rows]

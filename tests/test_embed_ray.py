@@ -62,7 +62,7 @@ def test_units_hold_every_sequence_once_and_about_as_many_tokens():
 def test_a_worker_that_finds_other_weights_under_the_name_refuses(tmp_path):
     task = ("tiny-esm2", "antigen", "0" * 32, tmp_path / "store", EmbedOptions())
     with pytest.raises(StoreError, match="same checkpoint on every machine"):
-        _Worker("CPU", *task).load()
+        _Worker("CPU", task).load()
 
 
 def test_ray_and_devices_together_are_refused():

@@ -23,7 +23,7 @@ from stores import open_shard
 import abag
 from abag import DeviceError, EncoderError, OptionError, embed_table
 from abag.embed import job
-from abag.embed.encoders.composition import _ResidueComposition
+from abag.embed.encoders.families import _ResidueComposition
 from abag.embed.tables.chains import antibody, keys_array
 
 

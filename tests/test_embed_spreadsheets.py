@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+import re
 import sys
 import zipfile
 from io import BytesIO
@@ -149,7 +150,7 @@ def test_a_formula_has_the_value_that_the_spreadsheet_program_stored(tmp_path):
         sheet["D2"] = "=9-0.5"
 
     path = workbook(tmp_path / "a.xlsx", change=change)
-    stored = edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(b"<v />", b"<v>8.5</v>"))
+    stored = edited(path, "xl/worksheets/sheet1.xml", lambda x: re.sub(b"<v ?/>", b"<v>8.5</v>", x))
     assert read_table(stored).frame["pKd"].tolist() == ["8.5", "7"]
     empty = edited(stored, "xl/worksheets/sheet1.xml", lambda x: x.replace(b"8.5</v>", b"</v>"))
     assert "cell D2 has a formula without a value" in refusal(empty)
@@ -209,6 +210,7 @@ def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
     (ROWS, lambda s: s.cell(2, 6, "x"), "cell F1 is empty, but its column is not"),
     ([["Table S1"], *ROWS], None, "cell B1 is empty, but its column is not"),
     (ROWS, lambda s: s.parent.create_sheet("b").append([1]), "2 sheets with values, 'Sheet', 'b'"),
+    (ROWS, lambda s: s.parent.create_sheet("b").append([1]), "choose one with sheet Sheet or the like."),
 ])  # fmt: skip
 def test_a_workbook_that_is_no_plain_table_is_refused_in_one_line(tmp_path, rows, change, words):
     assert words in refusal(workbook(tmp_path / "a.xlsx", rows, change))
@@ -239,6 +241,44 @@ def test_a_label_that_is_no_number_is_refused(tmp_path, label):
     path = workbook(tmp_path / "a.xlsx", [ROWS[0], [*ROWS[1][:3], label]])
     with pytest.raises(LabelError):
         read_labels(path)
+
+
+def with_runs(path, token, *runs):
+    """Replace a cell by runs of text, raised ones with a ^ before, as Excel stores them."""
+    texts = []
+    for run in runs:
+        raised = '<rPr><vertAlign val="superscript"/></rPr>' if run.startswith("^") else ""
+        texts.append(f"<r>{raised}<t>{run.removeprefix('^')}</t></r>")
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
+    part = f'<Override PartName="/xl/sharedStrings.xml" ContentType="{kind}"/></Types>'
+    inline = f't="inlineStr"><is><t>{token}</t></is>'.encode()
+    edited(path, "xl/worksheets/sheet1.xml", lambda x: x.replace(inline, b't="s"><v>0</v>'))
+    edited(path, "[Content_Types].xml", lambda x: x.replace(b"</Types>", part.encode()))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(
+            "xl/sharedStrings.xml", f'<sst xmlns="{main}"><si>{"".join(texts)}</si></sst>'
+        )
+
+
+@pytest.mark.parametrize("runs", [("12", "^2"), ("3.4", "^1,2"), ("1.2x10", "^-9")])
+def test_a_raised_footnote_or_power_is_no_digit_of_a_label(tmp_path, runs):
+    rows = [["heavy", "antigen", "KD (nM)"], ["EVQ", "MKT", "F1"], ["EVK", "MKT", "3.5"]]
+    path = workbook(tmp_path / "t.xlsx", rows)
+    with_runs(path, "F1", *runs)
+    with pytest.raises(LabelError, match=r"row 2, column 'KD .nM.'.* is not a valid label") as why:
+        read_labels(path)
+    assert repr("".join(runs)) in str(why.value)
+
+
+@pytest.mark.parametrize(
+    ("runs", "text"),
+    [(("KA (M", "^-1", ")"), "KA (M^-1)"), (("CD4", "^+"), "CD4+"), (("EV", "Q"), "EVQ")],
+)
+def test_other_formats_of_parts_of_a_cell_leave_its_text(tmp_path, runs, text):
+    path = workbook(tmp_path / "t.xlsx", [["heavy", "antigen", "F1"], ["EVQ", "MKT", "9"]])
+    with_runs(path, "F1", *runs)
+    assert [*read_table(path, as_written=True).frame] == ["heavy", "antigen", text]
 
 
 def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import abag
 from abag.head.evaluation.metrics import MeasuredRows
 from abag.head.models.pair_vectors import SideVectors, count_residues
-from abag.head.models.ridge import FeatureBlock, NormalEquations, fit_ridge
+from abag.head.models.ridge import FeatureBlock, NormalEquations, Ridge
 from abag.head.predictor.parts import BaselineInputs, count_mutations, predict_baselines
 
 
@@ -100,7 +100,7 @@ def predict_compared(inputs):
 
 def ridge(blocks, pkd, fit_rows, fold):
     """Fit a ridge on blocks, and predict every pair."""
-    fit = fit_ridge(blocks, pkd, fit_rows, fold)
+    fit = Ridge(blocks, fit_rows, fold).fit(pkd)
     joined = np.hstack([block.table_ND[block.index] for block in blocks])
     return fit.intercept + joined @ np.concatenate(fit.weights)
 
@@ -133,9 +133,10 @@ def test_ridges_on_a_gpu_equal_those_of_the_cpu():
         FeatureBlock(rng.normal(size=size).astype(np.float32), rng.integers(size[0], size=50))
         for size in [(30, 20), (9, 40)]
     ]
-    inputs = blocks, rng.normal(8, 1, 50), rng.permutation(50)[:40], np.arange(40) % 3
-    fitted = fit_ridge(*inputs, torch.device("cuda"))
-    expected = fit_ridge(*inputs)
+    pkd = rng.normal(8, 1, 50)
+    inputs = blocks, rng.permutation(50)[:40], np.arange(40) % 3
+    fitted = Ridge(*inputs, torch.device("cuda")).fit(pkd)
+    expected = Ridge(*inputs).fit(pkd)
     for weights, other in zip(fitted.weights, expected.weights, strict=True):
         np.testing.assert_allclose(weights, other, atol=1e-9)
     np.testing.assert_allclose(fitted.inner, expected.inner, atol=1e-9)

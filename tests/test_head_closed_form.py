@@ -30,7 +30,7 @@ from abag.head.models.kernel_search import (
 )
 from abag.head.models.kernels import GaussianProcess, PairKernel
 from abag.head.models.pair_vectors import SideVectors
-from abag.head.models.ridge import FeatureBlock, fit_linear, fit_ridge
+from abag.head.models.ridge import FeatureBlock, Ridge, fit_linear
 from abag.head.predictor.parts import with_searches
 
 
@@ -192,7 +192,7 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
     pkd = training.pairs.pkd
     rows = training.rows
     fold = training.fold
-    plain = fit_ridge(blocks, pkd, rows, fold)
+    plain = Ridge(blocks, rows, fold).fit(pkd)
 
     def predict(ridge):
         joined = np.hstack([block.table_ND[block.index] for block in blocks])
@@ -203,7 +203,7 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
     for k in range(training.fold.max() + 1 if antibodies > 3 else 0):
         held = rows[fold == k]
         rest = rows[fold != k]
-        refit = fit_ridge(blocks, pkd, rest, np.zeros(len(rest), np.int64))
+        refit = Ridge(blocks, rest, np.zeros(len(rest), np.int64)).fit(pkd)
         np.testing.assert_allclose(plain.inner[fold == k], predict(refit)[held], rtol=1e-5)
 
 

@@ -27,7 +27,7 @@ def refusal(frame, **options):
 @pytest.mark.parametrize(
     ("column", "types", "expected"),
     [("pIC50", None, "pIC50"), ("pkd", None, "pKd"), ("pkd", "IC50", "pIC50"), ("pkd", "Kd", "pKd"),
-     ("pEC50", None, "pEC50")],
+     ("pEC50", None, "pEC50"), ("pEC\u2085\u2080", None, "pEC50"), ("pIC_50", None, "pIC50")],
 )  # fmt: skip
 def test_labels_are_called_by_their_column_or_affinity_type(column, types, expected):
     frame = table(**{column: PKD}, **({"affinity_type": types} if types else {}))
@@ -50,10 +50,10 @@ def test_a_kd_of_zero_is_not_valid_in_any_unit_with_a_logarithm():
 
 
 def test_the_plan_names_the_role_of_every_column_and_the_direction(tmp_path):
-    frame = table(pIC50=PKD, ic50_ug_per_ml=IN_UNIT["ug_ml"], note="x")
+    frame = table(pIC50=PKD, ic50_ug_per_ml=IN_UNIT["ug_ml"], SD=0.1)
     planned = abag.plan(frame)
     assert planned["columns"] == (
-        "columns: heavy 'heavy', antigen 'antigen', pkd 'pIC50'; not used: 'ic50_ug_per_ml', 'note'"
+        "columns: heavy 'heavy', antigen 'antigen', pkd 'pIC50'; not used: 'ic50_ug_per_ml', 'SD'"
     )
     assert planned["sense"] == (
         "labels: 'pIC50' read as pkd, higher is stronger (60 of 60 are in the usual range of pKd "

@@ -10,12 +10,13 @@ from drawn import draw_chain, draw_chains
 from heads import MODELS, read_labels
 
 from abag import plan
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES, FAMILIES
+from abag.embed.encoders.registry import ALIASES
 from abag.embed.encoders.weights import EncoderNotFound
 from abag.head.labels import labelled_pairs
 from abag.head.labels.values import read_affinities
-from abag.head.plan import FIT_S, GPUS, WITH_FEATURES, describe_plan, fit_time, format_duration
+from abag.head.plan import FIT_S, GPUS, WITH_FEATURES, describe_plan, fit_time
 
 
 def table(rows=60, antigen_length=200, **columns):
@@ -198,12 +199,6 @@ def test_assays_that_disagree_on_an_antigen_are_listed_as_a_problem():
     planned = plan(frame)
     assert planned["labels"]["disputed_antigens"] == 1
     assert any("do not mix these assays" in line for line in planned["problems"])
-
-
-def test_durations_are_formatted_in_their_two_largest_units():
-    durations = ["12 s", "10 min", "2 h 1 min", "100 h"]
-    assert [format_duration(s) for s in (12, 600, 7260, 360_600)] == durations
-    assert [format_duration(s) for s in (59.4, 59.6, 3599)] == ["59 s", "1 min", "1 h 0 min"]
 
 
 def test_parts_of_the_default_head_that_a_large_table_leaves_out_are_named(monkeypatch):

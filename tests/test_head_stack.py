@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from marks import in_ci
 
 import abag
-from abag import OptionError, RunError
+from abag import OptionError
 from abag.head import fit as fitting
 from abag.head.models.network import NetworkModel
 from abag.head.models.pair_vectors import SideVectors
@@ -36,8 +36,8 @@ from abag.head.predictor import weigh as weighing
 from abag.head.predictor.parts import Predictions
 from abag.head.predictor.weigh import PRIOR_GROUPS, stack_weights, weigh_run
 from abag.head.regimes.folds import MeasuredRegime
-from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.sides import effective_groups, standard_error
+from abag.head.regimes.splits import REGIMES
 from abag.head.training.tasks import Kept
 
 QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
@@ -290,7 +290,7 @@ def test_the_halves_of_a_single_fold_weigh_each_other():
     predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5 * rng.normal(size=n)}
     pairs, measured, parts = make_regime(pkd, predicted, folds=1)
     weighed = weigh(pairs, measured, parts)
-    share = (weighed.predicted - 8) / (predicted["ridge"] - 8)[weighed.rows]
+    share = (weighed.predicted - 8) / (predicted["ridge"] - 8)[weighed.tested.rows]
     assert len(np.unique(share.round(6))) == 2
 
 
@@ -317,7 +317,7 @@ def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance():
         part.variance = variance
     weighed = weigh(pairs, measured, parts)
     assert weighed.score["coverage"] == pytest.approx(0.9, abs=0.03)
-    assert np.corrcoef(weighed.sigma, np.sqrt(variance[weighed.rows]))[0, 1] > 0.9
+    assert np.corrcoef(weighed.sigma, np.sqrt(variance[weighed.tested.rows]))[0, 1] > 0.9
 
 
 def test_a_bound_that_a_part_satisfies_is_no_error():
@@ -330,17 +330,6 @@ def test_a_bound_that_a_part_satisfies_is_no_error():
     weighed = weigh(*make_regime(pkd, predicted, censored=censored))
     assert weighed.mixture.weights["ridge"] > 0.95
     assert weighed.mixture.noise < 0.2
-
-
-def test_folds_with_different_parts_are_refused():
-    rng = np.random.default_rng(0)
-    n = 60
-    pkd = rng.normal(8, 1, n)
-    predicted = {"train_mean": np.full(n, 8.0), "ridge": pkd + 0.5, "kernel": pkd}
-    pairs, measured, parts = make_regime(pkd, predicted)
-    parts[1].parts = ("train_mean", "ridge")
-    with pytest.raises(RunError, match="known: the folds have different parts"):
-        weigh(pairs, measured, parts)
 
 
 def recorded_head(run):

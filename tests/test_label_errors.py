@@ -18,7 +18,8 @@ from abag.head.design.batches import known_errors
 from abag.head.evaluation.verdicts import describe_regimes
 from abag.head.labels.headers import PKD as PKD_QUANTITY
 from abag.head.models.pair_vectors import TrainingRows
-from abag.head.models.ridge import STRENGTHS, FeatureBlock, fit_ridge
+from abag.head.models.ridge import STRENGTHS, FeatureBlock
+from abag.head.models.ridge import Ridge as PairRidge
 from abag.head.regimes.splits import TEST, TRAIN, Split
 from abag.head.runs.report import chart_data
 from abag.head.runs.run_folder import read_run
@@ -153,7 +154,7 @@ def test_a_weighted_ridge_is_that_of_scikit_learn():
     weight = rng.uniform(0.2, 3, 60)
     weight /= weight.mean()
     rows = np.arange(60)
-    fitted = fit_ridge([FeatureBlock(x, rows)], y, rows, rows % 3, None, weight)
+    fitted = PairRidge([FeatureBlock(x, rows)], rows, rows % 3, None, weight).fit(y)
     centred = x - np.average(x, axis=0, weights=weight)
     unit = np.sum(weight[:, None] * centred**2) / 5
     expected = [Ridge(alpha=s * unit).fit(x, y, sample_weight=weight).coef_ for s in STRENGTHS]

@@ -305,8 +305,17 @@ def test_typeset_minus_signs_are_read_in_labels_matrices_and_features(tmp_path):
         ("1.2E-9 (0.4)", "its error into a column of its own"),
         ("36,058", "a point before decimals"),
         ("1,200.5", "a point before decimals"),
+        ("1'200", "nothing between thousands"),
+        ("1_200", "nothing between thousands"),
         ("1.5 x 10^-9", "its power of ten as in 1.5e-09"),
         ("1.5×10⁻⁹", "its power of ten as in 1.5e-09"),
+        ("10⁻⁹", "its power of ten as in 1.5e-09"),
+        ("10^-9", "its power of ten as in 1.5e-09"),
+        ("< LOD", "the limit as a number, such as <0.1"),
+        (">LLOQ", "the limit as a number, such as <0.1"),
+        ("NBD", "Write a non-binder as a bound, such as >10000"),
+        ("no signal", "Write a non-binder as a bound, such as >10000"),
+        ("10-15", "expected a positive number such as 1234.5. Fix it"),
         ("3.2 nM", "the number alone, in the unit of the column"),
         ("> 1 µM", "the number alone, in the unit of the column"),
         ("39%", "the number alone, in the unit of the column"),
@@ -423,7 +432,7 @@ def test_the_cells_of_a_column_are_read_once_to_find_the_label(monkeypatch):
         frame[name] = [0.5, 1.5, 2.5]
     table = read_table(frame)
     decided = decide_label(table, LabelOptions())
-    words = "'binding', 'signal', 'od450' may be another quantity, beside the numbers of 'dose'"
+    words = "use --column label=od450. Other columns of numbers: 'binding', 'signal' ("
     assert words in str(decided.refused)
     assert read == dict.fromkeys(("signal", "binding", "od450", "dose"), 1)
 

@@ -9,7 +9,8 @@ from reading import read_labels, splits_of
 import abag
 from abag import PredictionError
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
-from abag.head.predictor.parts import group_mean
+from abag.head.models.pair_vectors import PairVectors, TrainingRows
+from abag.head.predictor.parts import BaselineInputs
 from abag.head.regimes.splits import TEST, TRAIN, Split
 from abag.head.runs.rounds import NAMES, measured_rows
 
@@ -72,11 +73,19 @@ def test_a_missing_cell_is_not_stated_whatever_writes_it(tmp_path, name):
             np.testing.assert_equal(what_is_read(given, name), expected, err_msg=kind)
 
 
+def test_an_antigen_called_na_keeps_its_name():
+    pairs = read_labels(drawn.planted_table(6, 2).assign(antigen_name=["NA", "HA"] * 6))
+    assert {*pairs.names_of("antigen").values()} == {"NA", "HA"}
+    assert measured_rows(pairs)["antigen_name"].tolist().count("NA") == 6
+
+
 def test_pairs_of_no_stated_assay_have_the_mean_of_all_training_pairs():
     part = np.array([TRAIN, TRAIN, TRAIN, TRAIN, TEST, TEST], np.int8)
     split = Split(name="drawn", part=part, group=np.arange(6))
     pkd = np.array([5.0, 6.0, 9.0, 4.0, 0.0, 0.0])
-    mean = group_mean(np.array([0, 0, 1, -1, -1, 1]), pkd, split, np.arange(4))
+    pairs = drawn.labelled(np.arange(6), np.arange(6), pkd)
+    training = TrainingRows(pairs, PairVectors({}), np.arange(4), np.arange(4))
+    mean = BaselineInputs(training, split, None).mean_of(np.array([0, 0, 1, -1, -1, 1]))
     assert mean.tolist() == [5.5, 5.5, 9.0, 6.0, 6.0, 9.0]
 
 

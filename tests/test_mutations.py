@@ -253,7 +253,7 @@ def test_the_numbers_that_fit_are_proposed():
     ("E1G,E1K", "changes a residue twice"), ("E1*", "is a stop codon"), ("p.Glu1Ter", "is a stop"),
     ("E1B", "B is not one of the 20 residues"), ("E1fs", "is a frame shift"),
     ("G1", "is not understood"), ("V2G and", "is not understood"), ("E1delinsGG", "understood"),
-    ("E1_Q3insG", "3 does not follow 1"),
+    ("E1_Q3insG", "3 does not follow 1"), ("A", "is one residue, without its position"),
 ])  # fmt: skip
 def test_what_is_not_clear_is_refused(cell, words):
     assert words in refusal([cell, named(HEAVY, 3, "A")], parent=f"{HEAVY}|")
@@ -284,9 +284,21 @@ def test_a_chain_in_parentheses_is_read(text):
     assert mutate(f"{HEAVY}|{LIGHT}", both, ANTIBODY) == expected
 
 
+def test_variants_of_an_antigen_without_an_antibody_are_told_to_give_one_for_all():
+    table = pd.DataFrame({"mutant": ["N1A", "I2V"], "mut": ["N331A", "I332V"], "pKd": [7, 8]})
+    with pytest.raises(ColumnError, match="all rows have one antibody, give it with --parent"):
+        variants(table, antigen=RBD, columns={"antigen_mutations": "mutant"})
+
+
+def test_names_of_antigens_that_read_as_mutations_are_none():
+    table = pd.DataFrame({"clone": [named(HEAVY, 33, "A"), "WT"], "Target": "IL17A", "pKd": [7, 8]})
+    changed = exchanged(HEAVY, (33, "A"))
+    assert variants(table, parent=HEAVY, antigen=RBD) == [(changed, ""), (HEAVY, "")]
+
+
 @pytest.mark.parametrize("names", [
     ("heavy_mutations", "light_mutations"), ("VH mut", "VL mut"), ("mutations_in_HC", "muts_L"),
-    ("Mutations (heavy chain)", "Mutations (light chain)"),
+    ("Mutations (heavy chain)", "Mutations (light chain)"), ("IgH_mutations", "IgK_mutations"),
 ])  # fmt: skip
 def test_a_column_of_mutations_for_each_chain_is_read(names):
     heavy = named(HEAVY, 33, "A")

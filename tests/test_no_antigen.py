@@ -17,6 +17,7 @@ from trastuzumab import HEAVY
 
 import abag
 from abag import (
+    AbagError,
     ColumnError,
     DamagedFile,
     OptionError,
@@ -128,11 +129,21 @@ def test_an_antigen_column_is_used_without_the_option_and_ignored_with_it(frame)
 def test_a_column_that_may_hold_antigens_is_told_with_the_option_too(frame):
     frame["strain"] = np.resize(["WA1", "BA.1"], len(frame))
     frame["target_name"] = "one"
+    frame["hc_protein_sequence"] = (
+        frame["heavy"] + "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSG"
+    )
     notes = abag.plan(frame, no_antigen=True)["notes"]
     assert notes[0] == (
         "column 'strain' may hold antigens, and is not used: antibodies alone (--no-antigen)"
     )
-    assert not any("target_name" in note for note in notes)
+    assert not any("target_name" in note or "hc_protein" in note for note in notes)
+
+
+def test_a_column_of_other_proteins_is_proposed_as_a_chain_of_antibodies_alone():
+    designs = [f"MKTIIALSYIFCLVFADYKDDDDKGSE{'AEELLKK' * n}" for n in range(1, 5)]
+    with pytest.raises(AbagError, match=r"By their content: .*heavy.*design") as refused:
+        abag.plan(pd.DataFrame({"design": designs, "Tm": [50, 51, 52, 53]}), no_antigen=True)
+    assert "antigen" not in str(refused.value)
 
 
 @pytest.mark.parametrize("options", [{"antigen": "MKT"}, {"columns": {"antigen": "a"}}])
@@ -336,8 +347,8 @@ def test_antibodies_alone_are_encoded_by_each_encoder_of_the_run(folder, tmp_pat
     assert (counts["antibody"]["encoded"], counts["antigen"]["encoded"]) == (1, 0)
     assert all([*table.columns] == ["heavy", "light"] for table, _, _ in calls)
     alone = {"no_antigen": True, "device": "cpu"}
-    first = {"antibody_encoder": "here", "antibody_fingerprint": "a", "layers": (3,)} | alone
-    second = {"antibody_encoder": "two", "antibody_fingerprint": "b"} | alone
+    first = {"antibody_encoder": "here", "fingerprints": {"antibody": "a"}, "layers": (3,)} | alone
+    second = {"antibody_encoder": "two", "fingerprints": {"antibody": "b"}} | alone
     likelihoods = {"kind": "antibody", "loglik": True}
     assert [options for _, _, options in calls] == [first | likelihoods, first, second]
 

@@ -382,7 +382,11 @@ def test_head_imports_no_encoder_to_learn_or_score():
         if module.startswith("head."):
             # to count tokens and name licences; descriptions load no torch (test_embed_families.py)
             tokens = {
-                "head.plan": ("embed.encoders.packing", "embed.encoders.registry"),
+                "head.plan": (
+                    "embed.encoders.families",
+                    "embed.encoders.packing",
+                    "embed.encoders.registry",
+                ),
                 "head.runs.report": ("embed.encoders.registry",),  # licences
                 "head.share": ("embed.encoders.registry",),  # licences and hub names
                 # sequences that a store lacks are encoded on the user's behalf

@@ -160,7 +160,7 @@ def test_an_affinity_beside_another_quantity_is_taken():
 
 def test_one_of_several_numbers_is_not_guessed():
     frame = table("Tm", VALUES).assign(expression=VALUES)
-    said = "'Tm', 'expression' may be another quantity.* Use --column label=Tm"
+    said = "'Tm' is named like a quantity.*: use --column label=Tm. 'expression' is"
     with pytest.raises(ColumnError, match=said):
         read_labels(frame)
     with pytest.raises(ColumnError, match="--column label=Tm"):
@@ -325,7 +325,7 @@ def test_all_columns_of_numbers_are_listed_with_a_mean_before_what_it_summarises
 
 def test_measurements_beside_a_quantity_of_known_direction_are_proposed_too():
     frame = table("expression", VALUES).assign(pmid=range(6), binding_activity=VALUES)
-    said = "'binding_activity', 'expression' may be.* label=binding_activity --label value --better"
+    said = "label=expression. Other columns of numbers: 'binding_activity' .*--label value --better"
     with pytest.raises(ColumnError, match=said):
         read_labels(frame)
     frame = table("score", VALUES).assign(pmid=range(6), binding_activity=VALUES)

@@ -18,20 +18,23 @@ from abag.embed.tables import numbering
 from abag.head.evaluation import scores
 from abag.head.regimes import relations, sides
 from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
-from abag.head.regimes.regimes import (
+from abag.head.regimes.relations import NONE, Distances, by_length
+from abag.head.regimes.sides import KnownSequences, Side, effective_groups, sides_of
+from abag.head.regimes.splits import (
     KNOWN,
     MUTATED,
     NEW,
     REGIMES,
+    TEST,
+    TRAIN,
+    UNUSED,
+    VALIDATION,
     VARIANT,
     NewSequences,
     Shown,
     applicable,
     find_regimes,
 )
-from abag.head.regimes.relations import NONE, Distances, by_length
-from abag.head.regimes.sides import KnownSequences, Side, effective_groups, sides_of
-from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION
 
 
 @pytest.fixture(scope="module")

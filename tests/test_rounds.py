@@ -15,7 +15,6 @@ import abag
 from abag import DamagedFile
 from abag.head.design.batches import known_errors
 from abag.head.labels.headers import PKD
-from abag.head.runs.rounds import MARGIN, draw_rounds
 from abag.head.runs.run_folder import describe_fit
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -415,14 +414,15 @@ def test_the_command_adds_a_round_and_runs_shows_all_of_them(case, second, tmp_p
     assert ["1", "back.csv", "8"] in [line[:3] for line in lines]
 
 
-def test_the_best_pair_of_a_large_campaign_is_inside_the_picture_of_its_rounds():
-    pkd = np.full(4_500, 7.0)
-    pkd[1] = 11.0  # every third pair is drawn
-    frame = pd.DataFrame({"round": 0, "pkd": pkd, "censored": 0})
-    rounds = [{"round": 0, "expected_best": None, "best_so_far": 11.0}]
-    picture = draw_rounds(frame, rounds, PKD)
-    (corner,) = re.findall(r'polyline points="[0-9.]+,(-?[0-9.]+)"', picture)
-    assert float(corner) == MARGIN
+def test_the_report_draws_the_labels_of_each_round_and_the_best_so_far(case, second):
+    page = (case / "r2/report.html").read_text()
+    drawn = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["campaign"]
+    rounds = second["rounds"]
+    assert drawn["best"] == pytest.approx([entry["best_so_far"] for entry in rounds], abs=1e-3)
+    assert drawn["expected"] == [None, pytest.approx(rounds[1]["expected_best"], abs=1e-3)]
+    assert np.bincount(np.round(drawn["round"]).astype(int)).tolist() == [40, 8]
+    assert max(drawn["measured"]) == drawn["best"][-1]
+    assert page.index('id="campaign"') < page.index('data-csv="rounds-table"')
 
 
 # ---- other quantities, and antibodies alone ------------------------------------------------------

@@ -426,6 +426,12 @@ def parents_table(at):
     return frame
 
 
+def test_parents_of_a_frame_whose_names_are_numbers_are_named_as_in_a_file(case, tmp_path):
+    frame = parents_table(tmp_path).iloc[[0, 2, 4]].assign(antibody_name=[1.0, np.nan, 3.0])
+    table = abag.scan(case.runs["ensemble"], parents=frame, region="cdrh3")
+    assert table["parent"].unique().tolist() == ["1", "row 2", "3"]
+
+
 def test_a_table_of_parents_goes_on_without_those_that_cannot_be_numbered(case, tmp_path):
     parents_table(tmp_path)
     summary, table, said = run_scan(

@@ -21,12 +21,11 @@ from abag.core.files import cache_dir, make_folder, write_bytes, write_text
 from abag.core.hub import HubAddress, Repository, explain_refusal
 from abag.core.messages import first_line
 from abag.core.options import user_path
+from abag.embed.encoders.families import FAMILIES, family_of
 from abag.embed.encoders.family import Config, Family
 from abag.embed.encoders.registry import (
     ALIASES,
-    FAMILIES,
     download_command,
-    family_of,
     hub_source,
     near_aliases,
     refuse_unknown_name,

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from abag.core.errors import EncoderError
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.family import Family, LanguageHead
-from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import (
     EncoderCheckpoint,
     EncoderTensors,

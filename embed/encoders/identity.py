@@ -21,9 +21,9 @@ from typing import Any
 from abag.core.errors import EncoderError, MissingPackage
 from abag.core.messages import first_line
 from abag.embed.encoders.checkpoints import find_checkpoint
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.family import Backend, EncoderShape, Family
 from abag.embed.encoders.packing import TOKENS_VERSION, LongPolicy, TokenLayout, Vocabulary
-from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import EncoderCheckpoint, weights_digest, with_adapter
 from abag.embed.tables.chains import RESIDUES, STANDARD_RESIDUES, Kind
 

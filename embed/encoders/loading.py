@@ -18,11 +18,11 @@ from torch.nn import functional as F
 
 from abag.core.device import DevicePlan
 from abag.core.errors import AbagError
+from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.family import Architecture, Backend, Config, Encoder, EncoderShape, Family
 from abag.embed.encoders.identity import Identity, check_backend, import_faesm
 from abag.embed.encoders.packed import PackedLayerNormEncoder, PackedRmsNormEncoder, rotary_tables
 from abag.embed.encoders.packing import LayerPooling, PackedBatch, pad_batch
-from abag.embed.encoders.registry import FAMILIES
 from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
 
 
@@ -209,18 +209,9 @@ def load_encoder(
         return FaesmEncoder(checkpoint, plan)
     if family.build is not None:
         return family.build(plan)
-    config = family.checked_config(checkpoint)
-    architecture = family.architecture_of(config)
-    packed = PackedRmsNormEncoder if architecture.norm == "rms" else PackedLayerNormEncoder
-    return packed(
-        checkpoint,
-        config,
-        architecture,
-        identity.shape,
-        plan,
-        attention,
-        positions=family.vocabulary.longest_span,
-    )
+    has_rms_norms = family.architecture_of(checkpoint.config).norm == "rms"
+    packed = PackedRmsNormEncoder if has_rms_norms else PackedLayerNormEncoder
+    return packed(identity, plan, attention)
 
 
 class ReferenceEncoder:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from abag.core.device import DevicePlan, to_device
-from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
+from abag.embed.encoders.weights import EncoderWeights
 from abag.embed.kernels.attention import Attention, BatchGeometry, load_kernels
+from abag.embed.kernels.ops import Norm, Rotary
 
 if TYPE_CHECKING:
-    from abag.embed.encoders.family import Architecture, EncoderShape
+    from abag.embed.encoders.identity import Identity
     from abag.embed.encoders.packing import LayerPooling, PackedBatch
 
 
@@ -30,40 +31,24 @@ FP16_BITS = 15
 """Products are scaled to stay below 2^15, half of the largest fp16 number."""
 
 
-Norm = tuple[Tensor | None, Tensor | None]
-"""Factors and offsets, each shape (D,); None if they are part of the product that follows."""
-
-
 class PackedEncoder(ABC):
     """An encoder of equal layers on packed tokens; see `Encoder`.
 
     Parameters
     ----------
-    checkpoint : EncoderCheckpoint
+    identity : Identity
         Its weights are read here, each exactly once.
-    config : mapping
-        config.json with all defaults, from `Family.checked_config`.
-    architecture, shape
-        The layers and their sizes.
     plan : DevicePlan
         Device and precision.
     attention : str
         The kernel that was asked for, see `load_kernels`.
-    positions : int, optional
-        Most tokens of a span; only rotary positions need it.
     """
 
-    def __init__(
-        self,
-        checkpoint: EncoderCheckpoint,
-        config: Mapping[str, Any],
-        architecture: Architecture,
-        shape: EncoderShape,
-        plan: DevicePlan,
-        attention: str = "auto",
-        *,
-        positions: int | None = None,
-    ) -> None:
+    def __init__(self, identity: Identity, plan: DevicePlan, attention: str = "auto") -> None:
+        family = identity.family
+        config = family.checked_config(identity.checkpoint)
+        architecture = family.architecture_of(config)
+        shape = identity.shape
         self.width = shape.width
         self._shape = shape
         self._architecture = architecture
@@ -79,9 +64,10 @@ class PackedEncoder(ABC):
         )
         self._rotary = None
         if architecture.rotary:
+            positions = family.vocabulary.longest_span
             assert positions is not None
             self._rotary = rotary_tables(positions, shape.head_width, plan.device)
-        with EncoderWeights(checkpoint, plan) as weights:
+        with EncoderWeights(identity.checkpoint, plan) as weights:
             bias_HR = self._load(weights)
         self._attention = Attention(
             name,
@@ -146,19 +132,18 @@ class PackedEncoder(ABC):
         heads = self._shape.heads
         if self._rotary is None:
             return self._attention(ops.linear(y_TD, qkv_3ID, bias_3I), geometry)
-        at = geometry.positions
-        angles = self._rotary
+        rotary = Rotary(geometry.positions, *self._rotary)
         if self._attention.rotates_queries:
             # the GPU is at its power limit: what rotates adds the bias too, not the product
             qkv = ops.linear(y_TD, qkv_3ID)
             query_bias, key_bias, _ = (None,) * 3 if bias_3I is None else bias_3I.chunk(3)
-            ops.rotary_(qkv[:, self._shape.attention_width :], at, *angles, heads, key_bias)
+            ops.rotary_(qkv[:, self._shape.attention_width :], rotary, heads, key_bias)
             return self._attention(qkv, geometry, query_bias)
         qkv = ops.linear(y_TD, qkv_3ID, bias_3I)
         if qk_norm_2I is None:
-            ops.rotary_(qkv, at, *angles, 2 * heads)
+            ops.rotary_(qkv, rotary, 2 * heads)
         else:
-            ops.norm_rotary_(qkv, qk_norm_2I, self._eps, at, *angles, heads)
+            ops.norm_rotary_(qkv, qk_norm_2I, self._eps, rotary, heads)
         return self._attention(qkv, geometry)
 
     def _feed(self, y_TD: Tensor, up: Tensor, bias: Tensor | None) -> Tensor:
@@ -227,14 +212,14 @@ class PackedLayerNormEncoder(PackedEncoder):
             layer, shift_D = self._load_layer(weights, at, norms[2 * i : 2 * i + 2], shift_D)
             self._layers.append(layer)
         self._last_shift_D = shift_D
-        # of the embeddings: shift, factors and offsets; after each sum, a layer begins with a norm
-        self._first_norm: tuple[Tensor, Tensor, Tensor] | None = None
+        # of the embeddings, and the shift before it; after each sum, a layer begins with a norm
+        self._first_norm: tuple[Tensor, Norm] | None = None
         if declared.first_norm and not declared.norm_after:
             no_shift_D = torch.zeros(d, device=self._device)
-            self._first_norm = (no_shift_D, *weights.norm(declared.first_norm, d))
+            self._first_norm = (no_shift_D, weights.norm(declared.first_norm, d))
         last = norms[-1] if declared.norm_after else declared.last_norm
         if declared.last_norm_biased:
-            self._last_norm = weights.norm(last, d)
+            self._last_norm: Norm = weights.norm(last, d)
         else:
             self._last_norm = (weights(f"{last}.weight", d, dtype=full), torch.zeros_like(shift_D))
         return None
@@ -294,7 +279,7 @@ class PackedLayerNormEncoder(PackedEncoder):
     ) -> tuple[Tensor, Tensor]:
         """Read weights, shape (rows, columns), and biases, shape (rows,), of which some are 0."""
         full = torch.float32
-        weight = _read_stacked(weights, at, names, rows, columns, full)
+        weight = weights.stacked(at, names, rows, columns, full)
         if not self._architecture.biased:
             return weight, torch.zeros(rows, device=self._device)
         part = rows // len(names)
@@ -313,7 +298,7 @@ class PackedLayerNormEncoder(PackedEncoder):
         if self._first_norm is not None:
             x_TD = ops.layer_norm(x_TD, *self._first_norm, eps)
         for i, layer in enumerate(self._layers):
-            y_TD = ops.layer_norm(x_TD, layer.shift1_D, *layer.norm1, eps)
+            y_TD = ops.layer_norm(x_TD, layer.shift1_D, layer.norm1, eps)
             if after:
                 x_TD = y_TD
             yield x_TD + layer.shift1_D if i in read and not after else x_TD
@@ -321,24 +306,11 @@ class PackedLayerNormEncoder(PackedEncoder):
                 y_TD, layer.qkv_3DD, layer.qkv_bias_3D, geometry, layer.qk_norm_2D
             )
             ops.add_linear_(x_TD, attended_TD, layer.out_DD)
-            y_TD = ops.layer_norm(x_TD, layer.shift2_D, *layer.norm2, eps)
+            y_TD = ops.layer_norm(x_TD, layer.shift2_D, layer.norm2, eps)
             if after:
                 x_TD = y_TD
             ops.add_linear_(x_TD, self._feed(y_TD, layer.up, layer.up_bias), layer.down_DF)
-        yield ops.layer_norm(x_TD, self._last_shift_D, *self._last_norm, eps)
-
-
-def _read_stacked(
-    weights: EncoderWeights,
-    at: str,
-    names: tuple[str, ...],
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Read matrices of one height as one, shape (rows, columns)."""
-    part = rows // len(names)
-    return torch.cat([weights(f"{at}.{name}.weight", part, columns, dtype=dtype) for name in names])
+        yield ops.layer_norm(x_TD, self._last_shift_D, self._last_norm, eps)
 
 
 def _merge(norm: Norm, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -397,11 +369,12 @@ class PackedRmsNormEncoder(PackedEncoder):
         norm1_D, norm2_D = (
             weights(f"{at}.{name}.weight", d, dtype=torch.float32) for name in declared.norms
         )
-        qkv_3ID = _read_stacked(weights, at, declared.qkv, 3 * inner, d, wide)
+        qkv_3ID = weights.stacked(at, declared.qkv, 3 * inner, d, wide)
         query_ID, key_ID, value_ID = self._arrange_qkv(qkv_3ID).chunk(3)
         out_DI = weights(f"{at}.{declared.out}.weight", d, inner, dtype=wide)
         value_ID, out_DI, out_scale = self._fitted(norm1_D, value_ID, out_DI)
-        up = _read_stacked(weights, at, declared.up, (1 + bool(declared.gate)) * f, d, wide)
+        up_rows = (1 + bool(declared.gate)) * f
+        up = weights.stacked(at, declared.up, up_rows, d, wide)
         *gate, first = up.chunk(2) if declared.gate else (up,)
         down_DF = weights(f"{at}.{declared.down}.weight", d, f, dtype=wide)
         up, down_DF, down_scale = self._fitted(norm2_D, first, *gate, down_DF)

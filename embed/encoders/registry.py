@@ -1,6 +1,6 @@
-"""The encoder families, and the aliases of their checkpoints.
+"""The aliases of checkpoints.
 
-Each alias has the licence of its weights, and a commit of the hub where one was recorded.
+Each has the licence of its weights, and a commit of the hub where one was recorded.
 """
 
 from __future__ import annotations
@@ -10,20 +10,8 @@ from typing import NamedTuple
 
 from abag.core.hub import HubAddress, is_repository_name
 from abag.core.options import user_path
-from abag.embed.encoders.bert import BERT, PROTBERT, ROBERTA, ROFORMER
-from abag.embed.encoders.composition import COMPOSITION
-from abag.embed.encoders.esm import ESM, ESM1, ESMC
-from abag.embed.encoders.family import Config, Family
-from abag.embed.encoders.swiglu import ABLANG2, AMPLIFY, GLM2
-from abag.embed.encoders.t5 import ANKH, ANKH3, PROSTT5, T5
 from abag.embed.encoders.weights import EncoderNotFound
 
-_ALL = (
-    T5, PROSTT5, ANKH, ANKH3, ESM, ESM1, ESMC, AMPLIFY, GLM2, BERT, PROTBERT, ROFORMER, ROBERTA,
-    ABLANG2, COMPOSITION,
-)  # fmt: skip
-FAMILIES: dict[str, Family] = {family.name: family for family in _ALL}
-"""All families by name; two of the same model_type differ in `Family.own_values`."""
 _IG = "MIT (Kenlay et al. 2024)"
 _PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
 _ANKH = "CC BY-NC-SA 4.0 (Elnaggar et al. 2023)"
@@ -169,23 +157,6 @@ def download_command(source: HubAddress) -> str:
     """Return the command line that downloads a checkpoint into the cache of the hub."""
     revision = f" --revision {source.revision}" if source.revision else ""
     return f"hf download {source.name}{revision}"
-
-
-def family_of(config: Config) -> Family | None:
-    """Return the family of a config.json; None if there is none.
-
-    A family whose `own_values` config.json has goes before one without own values.
-    """
-    model_type = config.get("model_type")
-    general = None
-    for family in FAMILIES.values():
-        if not model_type or family.model_type != model_type:
-            continue
-        if not family.own_values:
-            general = general or family
-        elif family.own_values.items() <= family.complete(config).items():
-            return family
-    return general
 
 
 def known_alias(name: str, origin: str) -> Alias | None:

@@ -197,7 +197,7 @@ class EncoderCheckpoint:
     name: str
     """Name that the store's folders have."""
     family: str
-    """Name of the family, see `abag.embed.encoders.registry`."""
+    """Name of the family, see `abag.embed.encoders.families`."""
     folder: Path | None
     """Folder of the files; None if there are no weights."""
     weights: tuple[Path, ...]
@@ -383,6 +383,15 @@ class EncoderWeights(EncoderTensors):
             f"{folder}: its weights begin with {prefix!r}, as {example}; expected {name}. Save "
             "them without this prefix."
         )
+
+    def stacked(
+        self, at: str, names: Collection[str], rows: int, columns: int, dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Read matrices of one height in a layer as one, shape (rows, columns)."""
+        import torch
+
+        part = rows // len(names)
+        return torch.cat([self(f"{at}.{x}.weight", part, columns, dtype=dtype) for x in names])
 
     def norm(self, name: str, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Read weight and bias of a layer norm, each shape (width,), dtype=float32."""

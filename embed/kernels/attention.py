@@ -189,7 +189,6 @@ class Attention:
         if self.name == "triton":
             from abag.embed.kernels import triton_kernels as kernels
 
-            m, n, warps, stages = self._tile
             return kernels.attention(
                 qkv,
                 geometry.tiles,
@@ -198,10 +197,7 @@ class Attention:
                 self._tiled_bias,
                 self._rotary,
                 query_bias,
-                block_m=m,
-                block_n=n,
-                warps=warps,
-                stages=stages,
+                tile=self._tile,
                 descriptors=self._descriptors,
             )
         if self.name == "sdpa":

@@ -7,12 +7,24 @@ T packed tokens, D model width, F feed-forward width, H heads.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch.nn.functional as F
 from torch import Tensor
 
 Activation = Literal["relu", "gelu_tanh", "silu"]
+Norm: TypeAlias = tuple[Tensor | None, Tensor | None]
+"""Factors and offsets, each shape (D,), dtype=float32; None if they are part of what follows."""
+
+
+class Rotary(NamedTuple):
+    """Rotary positions of T tokens."""
+
+    positions: Tensor
+    """Of each token in its own sequence: shape (T,), dtype=int32."""
+    cos: Tensor
+    """Of the angles: shape (positions, head width / 2), dtype=float32."""
+    sin: Tensor
 
 
 class PlainOps:
@@ -29,19 +41,12 @@ class PlainOps:
         x = x_TD.add_(delta_TD, alpha=scale).float()
         return F.rms_norm(x, weight_D.shape, weight_D, eps).to(delta_TD.dtype)
 
-    def layer_norm(
-        self,
-        x_TD: Tensor,
-        shift_D: Tensor,
-        weight_D: Tensor | None,
-        bias_D: Tensor | None,
-        eps: float,
-    ) -> Tensor:
+    def layer_norm(self, x_TD: Tensor, shift_D: Tensor, norm: Norm, eps: float) -> Tensor:
         """Return the layer norm of ``x + shift``, shape=(T, D), in the type of `x_TD`.
 
-        `shift_D`, `weight_D` and `bias_D` have dtype=float32; the last two may be None together.
+        `shift_D` has dtype=float32.
         """
-        normal = F.layer_norm(x_TD + shift_D, shift_D.shape, weight_D, bias_D, eps)
+        normal = F.layer_norm(x_TD + shift_D, shift_D.shape, *norm, eps)
         return normal.to(x_TD.dtype)
 
     def linear(self, x_TD: Tensor, weight_FD: Tensor, bias_F: Tensor | None = None) -> Tensor:
@@ -73,24 +78,15 @@ class PlainOps:
         assert activation == "gelu_tanh"
         return F.gelu(gate_TF, approximate="tanh").mul_(up_TF)
 
-    def rotary_(
-        self,
-        x: Tensor,
-        positions_T: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        heads: int,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def rotary_(self, x: Tensor, rotary: Rotary, heads: int, bias: Tensor | None = None) -> Tensor:
         """Rotate the first `heads` heads of every row in place, and return `x`.
 
         Parameters
         ----------
         x : Tensor, shape=(T, columns)
             Contiguous rows, such as queries, keys and values, or keys and values.
-        positions_T : Tensor, shape=(T,), dtype=int32
-            Position of each token in its own sequence.
-        cos, sin : Tensor, shape=(positions, head width / 2), dtype=float32
+        rotary : Rotary
+            Of the T tokens.
         bias : Tensor, shape=(heads * head width,), optional
             Added before they are rotated.
 
@@ -98,10 +94,10 @@ class PlainOps:
         ----------
         Su et al., arXiv:2104.09864.
         """
-        low, high = _halves(x, heads, cos.shape[1], bias)
-        at_T = positions_T.long()
-        c = cos[at_T, None, :]
-        s = sin[at_T, None, :]
+        low, high = _halves(x, heads, rotary, bias)
+        at_T = rotary.positions.long()
+        c = rotary.cos[at_T, None, :]
+        s = rotary.sin[at_T, None, :]
         turned_low = low * c - high * s
         turned_high = high * c + low * s
         low[:] = turned_low
@@ -109,14 +105,7 @@ class PlainOps:
         return x
 
     def norm_rotary_(
-        self,
-        qkv: Tensor,
-        weight: Tensor,
-        eps: float,
-        positions_T: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        heads: int,
+        self, qkv: Tensor, weight: Tensor, eps: float, rotary: Rotary, heads: int
     ) -> Tensor:
         """Norm all queries of a token together, and all keys, then rotate them in place.
 
@@ -126,48 +115,34 @@ class PlainOps:
         pair = qkv[:, : len(weight)].view(len(qkv), 2, -1)
         normal = F.layer_norm(pair.float(), pair.shape[2:], eps=eps) * weight.view(2, -1)
         pair.copy_(normal)
-        return self.rotary_(qkv, positions_T, cos, sin, 2 * heads)
+        return self.rotary_(qkv, rotary, 2 * heads)
 
 
 class HalfOps(PlainOps):
     """For fp16 where Triton does not work: fewer passes over memory, each rounded to fp16."""
 
-    def layer_norm(
-        self,
-        x_TD: Tensor,
-        shift_D: Tensor,
-        weight_D: Tensor | None,
-        bias_D: Tensor | None,
-        eps: float,
-    ) -> Tensor:
+    def layer_norm(self, x_TD: Tensor, shift_D: Tensor, norm: Norm, eps: float) -> Tensor:
         """See `PlainOps`: shape (T, D), in the type of `x_TD`; the sum is rounded to fp16."""
         # factors in fp16 would be as far from fp32 as transformers' are
-        if weight_D is not None:
-            return super().layer_norm(x_TD, shift_D, weight_D, bias_D, eps)
+        if norm[0] is not None:
+            return super().layer_norm(x_TD, shift_D, norm, eps)
         return F.layer_norm(x_TD + shift_D.to(x_TD.dtype), shift_D.shape, eps=eps)
 
-    def rotary_(
-        self,
-        x: Tensor,
-        positions_T: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        heads: int,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def rotary_(self, x: Tensor, rotary: Rotary, heads: int, bias: Tensor | None = None) -> Tensor:
         """See `PlainOps`; angles and products are rounded to fp16."""
-        low, high = _halves(x, heads, cos.shape[1], bias)
-        at_T = positions_T.long()
-        c = cos.to(x.dtype)[at_T, None, :]
-        s = sin.to(x.dtype)[at_T, None, :]
+        low, high = _halves(x, heads, rotary, bias)
+        at_T = rotary.positions.long()
+        c = rotary.cos.to(x.dtype)[at_T, None, :]
+        s = rotary.sin.to(x.dtype)[at_T, None, :]
         old_low = low.clone()
         low.mul_(c).addcmul_(high, s, value=-1)
         high.mul_(c).addcmul_(old_low, s)
         return x
 
 
-def _halves(x: Tensor, heads: int, half: int, bias: Tensor | None) -> tuple[Tensor, ...]:
+def _halves(x: Tensor, heads: int, rotary: Rotary, bias: Tensor | None) -> tuple[Tensor, ...]:
     """View both halves of the first heads of every row, (T, heads, half); add `bias` to them."""
+    half = rotary.cos.shape[1]
     first_heads = x[:, : 2 * heads * half]
     if bias is not None:
         first_heads += bias

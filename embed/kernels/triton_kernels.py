@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from abag.embed.kernels.cublaslt import Epilogue, wide_products
-from abag.embed.kernels.ops import Activation, PlainOps
+from abag.embed.kernels.ops import Activation, Norm, PlainOps, Rotary
 
 
 @triton.jit
@@ -482,10 +482,7 @@ def attention(
     rotary: tuple[Tensor, Tensor] | None = None,
     query_bias: Tensor | None = None,
     *,
-    block_m: int,
-    block_n: int,
-    warps: int,
-    stages: int,
+    tile: tuple[int, int, int, int],
     descriptors: bool = True,
 ) -> Tensor:
     """Attend within each packed sequence.
@@ -495,20 +492,20 @@ def attention(
     qkv : Tensor, shape=(T, 3 * H * D)
         Queries of all heads, then keys, then values.
     tiles : tuple of 3 Tensors, each shape=(tiles,), dtype=int32
-        From `abag.embed.kernels.attention.query_tiles` with this `block_m`.
+        From `abag.embed.kernels.attention.query_tiles` with the queries of a `tile`.
     scale : float
         Factor of the scores, applied after the bias is added.
     heads : int
         H, the number of heads.
-    bias : Tensor, shape=(H, block_m, 2 * reach + block_n), optional
-        From `tile_bias` with this `block_m` and `block_n`: queries and keys per tile.
+    bias : Tensor, shape=(H, queries, 2 * reach + keys), optional
+        From `tile_bias` with the queries and keys of a `tile`.
     rotary : tuple of 2 Tensors, each shape=(positions, D / 2), dtype=float32, optional
         Cosines and sines to rotate the queries with, not the keys, by the position in a sequence.
         Only if D is a power of 2.
     query_bias : Tensor, shape=(H * D,), optional
         Added to the queries before they are rotated.
-    warps, stages : int
-        Warps of a program, and stages of its software pipeline.
+    tile : tuple of 4 int
+        Queries and keys of a tile, warps of a program, and stages of its software pipeline.
     descriptors : bool
         Load tiles by tensor descriptors, which need compute capability 9.0 to be fast.
 
@@ -520,6 +517,7 @@ def attention(
     ----------
     Dao, arXiv:2307.08691: tiles of queries and a running softmax over tiles of keys.
     """
+    block_m, block_n, warps, stages = tile
     tokens = qkv.shape[0]
     width = qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
@@ -632,18 +630,11 @@ class FusedOps(PlainOps):
         )
         return out
 
-    def layer_norm(
-        self,
-        x_TD: Tensor,
-        shift_D: Tensor,
-        weight_D: Tensor | None,
-        bias_D: Tensor | None,
-        eps: float,
-    ) -> Tensor:
+    def layer_norm(self, x_TD: Tensor, shift_D: Tensor, norm: Norm, eps: float) -> Tensor:
         """See `PlainOps`: shape (T, D); computed in fp32."""
         out = torch.empty_like(x_TD)
         _layer_norm_kernel[(len(x_TD),)](
-            x_TD, shift_D, weight_D, bias_D, out, eps, **_row_launch(x_TD.shape[1])
+            x_TD, shift_D, *norm, out, eps, **_row_launch(x_TD.shape[1])
         )
         return out
 
@@ -685,34 +676,17 @@ class FusedOps(PlainOps):
         return gate(self.linear(x_TD, weight, bias), silu=activation == "silu")
 
     def norm_rotary_(
-        self,
-        qkv: Tensor,
-        weight: Tensor,
-        eps: float,
-        positions_T: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        heads: int,
+        self, qkv: Tensor, weight: Tensor, eps: float, rotary: Rotary, heads: int
     ) -> Tensor:
         """See `PlainOps`."""
-        launch = rotary_launch(heads, cos, per_warp=1024)
-        _norm_rotary_kernel[(len(qkv), 2)](
-            qkv, weight, positions_T, cos, sin, qkv.stride(0), eps, **launch
-        )
+        launch = rotary_launch(heads, rotary.cos, per_warp=1024)
+        _norm_rotary_kernel[(len(qkv), 2)](qkv, weight, *rotary, qkv.stride(0), eps, **launch)
         return qkv
 
-    def rotary_(
-        self,
-        x: Tensor,
-        positions_T: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        heads: int,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def rotary_(self, x: Tensor, rotary: Rotary, heads: int, bias: Tensor | None = None) -> Tensor:
         """See `PlainOps`; the bias is added in fp32."""
-        launch = rotary_launch(heads, cos, per_warp=512)
-        _rotary_kernel[(len(x),)](x, bias, positions_T, cos, sin, x.stride(0), **launch)
+        launch = rotary_launch(heads, rotary.cos, per_warp=512)
+        _rotary_kernel[(len(x),)](x, bias, *rotary, x.stride(0), **launch)
         return x
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from abag.core.errors import DamagedFile, StoreError
 from abag.core.files import check_names, json_bytes, nearest_existing, write_bytes
 from abag.core.hub import HubAddress, Repository, parse_address
-from abag.core.messages import counted, say, size_text
+from abag.core.messages import counted, duration_text, say, size_text
 from abag.embed.store.shard import (
     ADAPTER_PATHS,
     ENCODER_FILE,
@@ -142,14 +142,6 @@ def _describe_encoder(encoder: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {poolings} · {', '.join(made)} · last commit {ago} ago"
     for reason in encoder["damaged"]:
         yield f"  damaged: {reason}"
-
-
-def duration_text(seconds: float) -> str:
-    """Write a duration in the largest unit of which it has at least two."""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:,.0f} s"
 
 
 # --- verify and merge ----------------------------------------------------------------------------

@@ -68,8 +68,6 @@ _digest = partial(hashlib.blake2b, digest_size=16)
 _FORMAT = re.compile(r"abag-shard (\d{1,9})")
 _ERRNO = re.compile(r"\berrno = (\d{1,4})\b")  # in HDF5's text for a system call that failed
 _ARRAY_NAME = re.compile(r"[a-z][a-z0-9_@]{0,63}")
-_EXPONENTS = {"<f2": ("<u2", 0x7C00), "<f4": ("<u4", 0x7F800000)}
-"""By the dtype of vectors: that of their bits, and the bits of the exponent."""
 Attrs = Mapping[str, str | int | float]
 T = TypeVar("T")
 STORE_FILE = "abag-store.json"
@@ -242,7 +240,7 @@ class Shard:
         if ArrayType(dataset.dtype.str, dataset.shape) != self.arrays[name]:
             raise _damaged(self.path, f"{name!r} has changed")
         values: NDArray[Any] = h5py.Dataset(dataset)[start:stop]
-        if not is_finite(values):  # a writer refuses them, so that this is another's file
+        if not np.isfinite(values).all():  # a writer refuses them, so that this is another's file
             raise _damaged(self.path, f"{name!r} contains infinity or NaN")
         return values
 
@@ -426,16 +424,7 @@ def _is_allowed(name: str, array: ArrayType) -> bool:
         return array.dtype == "<i4" and row == ()
     if array.dtype == "|u1":  # a flag
         return row == ()
-    return array.dtype in _EXPONENTS and len(row) == 1 and row[0] > 0
-
-
-def is_finite(values: NDArray[Any]) -> bool:
-    """Tell whether no value is infinite or NaN; several times as fast as `numpy.isfinite`."""
-    # in IEEE 754, those are the values with all exponent bits set
-    if values.dtype.str not in _EXPONENTS or not values.size:
-        return True
-    bits, exponent = _EXPONENTS[values.dtype.str]
-    return bool((values.view(bits) & exponent).max() < exponent)
+    return array.dtype in ("<f2", "<f4") and len(row) == 1 and row[0] > 0
 
 
 def _may_have_hole(part: NDArray[Any]) -> bool:

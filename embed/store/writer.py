@@ -36,7 +36,6 @@ from abag.embed.store.shard import (
     Attrs,
     StoreUnreachable,
     create_encoder_folder,
-    is_finite,
     read_encoder_info,
     retrying,
     shard_image,
@@ -117,7 +116,9 @@ class ShardWriter:
         arrays: NamedArrays = {"key": np.array(keys, "|u1"), "length": np.array(lengths, "<i4")}
         for name, values in poolings.items():
             arrays[name] = np.array(values, values.dtype.newbyteorder("<"), order="C")
-            assert is_finite(arrays[name]), name  # the encoder's are checked where they are named
+            assert np.isfinite(arrays[name]).all(), (
+                name
+            )  # the encoder's are checked where they are named
         for name, flag in (flags or {}).items():
             arrays[name] = np.array(flag, "|u1")
         if not len(keys):

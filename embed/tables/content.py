@@ -87,6 +87,8 @@ OTHER_STATE = re.compile(
     re.IGNORECASE,
 )
 """Names of columns of the chains that those of the row were derived from."""
+_UNIT = re.compile(r"[\[(]?(?:[fpnuµμm]?M|[pnuµμm]?g/m?[lL]|nmol/[lL]|k(?:cal|J)/mol)[\])]?")
+"""Units of affinities, as a second line of names has them."""
 _FORMATS = re.compile("(scfv|fab|nanobody|sdab)(chain)?")
 """Names of columns, simplified, that hold antibodies, their names, or whether they are such."""
 _DEFAULTS = TableOptions()
@@ -365,6 +367,14 @@ def refuse_other_header(table: Table) -> None:
             raise MissingColumn(msg)
 
 
+def unit_below_header(table: Table) -> str:
+    """Return the first cell of a unit, if the first row holds units instead of a pair."""
+    first = [cell_text(cell).strip() for cell in table.frame.iloc[0]]
+    units = [text for text in first if _UNIT.fullmatch(text)]
+    is_top = table.frame.index[0] == 0
+    return units[0] if is_top and units and not any(map(LONG_RUN.search, first)) else ""
+
+
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
     """Spell the options that give roles other columns."""
     return " ".join(column_option(role, name) for role, name in roles)
@@ -487,7 +497,7 @@ def antigen_candidates(table: Table) -> list[str]:
     used = {*table.columns.values()} - {table.columns.get("antigen_name")}
     candidates = []
     for name in table.names:
-        if name in used or REGION.search(name):
+        if name in used or REGION.search(name) or may_hold([name], {}, ANTIBODY_ROLES):
             continue
         is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)
         if is_named or role_by_content(table, name) == "antigen":

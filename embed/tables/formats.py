@@ -315,7 +315,7 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
         warnings.simplefilter("ignore")
         # data_only: the values that Excel computed last, in place of formulas; read_only: no cell
         # of a link, or an empty one that is far away, is made
-        book = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True, rich_text=True)
         for sheet in _choose_sheets(book.worksheets, chosen):
             hidden = _check_cells(sheet)
             remarks = []
@@ -362,7 +362,7 @@ def _filled_part(
     formats: dict[int, tuple[str, str]] = {}
     for row, cells_of_row in enumerate(sheet.iter_rows()):
         for column, cell in enumerate(cells_of_row):
-            if text := cell_text(cell.value):
+            if text := cell_text(_with_powers(cell.value)):
                 filled[row, column] = text
                 if cell.data_type == "n" and _SHOWN_OTHERWISE.search(cell.number_format):
                     formats.setdefault(column, (cell.number_format, text))
@@ -370,19 +370,15 @@ def _filled_part(
         return None
     first_row, _ = min(filled)
     last_row, _ = max(filled)
-    columns = sorted({column for _, column in filled})
-    empty = (last_row + 1 - first_row) * len(columns) - len(filled)
+    rows = range(first_row, last_row + 1)
+    columns = {column for _, column in filled}
+    empty = len(rows) * len(columns) - len(filled)
     if empty > MOST_EMPTY:
         msg = (
             f"row {last_row + 1} has a value, with {empty:,} empty cells above; expected the rows "
             "of one table. Delete what is far below the table"
         )
         raise ValueError(msg)
-    place = {column: number for number, column in enumerate(columns)}
-    cells = np.full((last_row + 1 - first_row, len(columns)), "", object)
-    for (row, column), text in filled.items():
-        cells[row - first_row, place[column]] = text
-    rows = range(first_row, last_row + 1)
     for column, (number_format, text) in formats.items():
         name = filled.get((first_row, column), "")
         shown = _SHOWN_OTHERWISE.search(number_format)
@@ -391,7 +387,20 @@ def _filled_part(
                 f"column {name!r} is shown in the number format {number_format!r}, and read as it "
                 f"is stored, such as {text}"
             )
-    return pd.DataFrame(cells, index=rows, columns=columns)
+    cells = pd.Series(filled, dtype=object).unstack(fill_value="")
+    return cells.reindex(rows, fill_value="")
+
+
+def _with_powers(value: object) -> object:
+    """Return the value of a cell, with a ``^`` before raised numbers: 12² is not 122."""
+    if not isinstance(value, list):  # one of openpyxl, if parts of the text have their own format
+        return value
+    parts = []
+    for part in value:
+        is_raised = getattr(getattr(part, "font", None), "vertAlign", "") == "superscript"
+        is_power = is_raised and re.match("[-−+]?[0-9]", str(part))
+        parts.append(f"^{part}" if is_power else str(part))
+    return "".join(parts)
 
 
 def _choose_sheets(sheets: Sequence[Any], chosen: str | None) -> list[Any]:
@@ -601,10 +610,10 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             )
             raise TableError(msg) from error
         except _READING as error:
-            msg = (
-                f"{file}: cannot be read: {_reason(error)}; expected a {suffix} table. "
-                "Check the file."
-            )
+            reason = _reason(error)
+            says_what_to_do = ";" in reason  # as errors of this module do
+            advice = "" if says_what_to_do else f"; expected a {suffix} table. Check the file"
+            msg = f"{file}: cannot be read: {reason}{advice}."
             raise TableError(msg) from error
 
 

@@ -57,25 +57,9 @@ from abag.embed.tables.content import (
     without_doubtful_roles,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
-from abag.embed.tables.options import (
-    MOST_RESIDUE,
-    AntibodyRegion,
-    BadRows,
-    Numbering,
-    TableOptions,
-)
-from abag.embed.tables.references import (
-    References,
-    find_references,
-    names_digest,
-    with_references,
-)
-from abag.embed.tables.table import (
-    OneTable,
-    Table,
-    TableLike,
-    open_table,
-)
+from abag.embed.tables.options import MOST_RESIDUE, AntibodyRegion, BadRows, Numbering, TableOptions
+from abag.embed.tables.references import References, find_references, names_digest, with_references
+from abag.embed.tables.table import OneTable, Table, TableLike, open_table
 
 T = TypeVar("T", bound=TableOptions)
 DecideLabel: TypeAlias = Callable[[Table], Any]

@@ -108,8 +108,8 @@ _CHANGES = (
 )
 _OWNER = "(?:antibody|ab|mab|fab|fv)?"
 _CHAIN_MUTATIONS: Mapping[ChainId, str] = {
-    "H": "(?:variable)?(?:heavy(?:chain)?|vhh?|hc|h)",
-    "L": "(?:variable)?(?:light(?:chain)?|vl|vk|lc|l|kappa|lambda)",
+    "H": "(?:variable)?(?:heavy(?:chain)?|vhh?|hc|h|igh)",
+    "L": "(?:variable)?(?:light(?:chain)?|vl|vk|lc|l|kappa|lambda|ig[kl])",
 }
 """Names of chains in the names of columns of their mutations."""
 LIGHT_MUTATIONS = "light_mutations"
@@ -192,7 +192,10 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
     while at < len(bare):
         match = _RANGE.match(bare, at) or _SUBSTITUTION.match(bare, at)
         if match is None or (match.re is _SUBSTITUTION and _UNSURE_RANGE.match(bare, at)):
-            msg = f"{quoted(text)} is not understood at {bare[at : at + 12]!r}; {_EXPECTED}"
+            why = f"is not understood at {bare[at : at + 12]!r}"
+            if bare.upper() in {*STANDARD_RESIDUES}:  # of the columns site, wildtype and mutation
+                why = "is one residue, without its position: join the columns of both into one"
+            msg = f"{quoted(text)} {why}; {_EXPECTED}"
             raise BadMutation(msg)
         mutation = _read_match(match, text)
         # in "VH: A50G, S52T" the chain is that of both
@@ -516,7 +519,7 @@ def mutation_columns(
         best += of_chains
     if not best:
         # 50G, without a wild type, may be a well or a name in any other column
-        best = [name for name in names if holds_mutations(table, name, with_wild=True)]
+        best = [name for name in columns_of_mutations(table) if name in names]
     if len(best) == 1:
         return {"antibody": best[0], **chosen}, ""
     if len(best) == 2 and {*map(chain_of_column, best)} == {"H", "L"}:
@@ -602,6 +605,8 @@ def describe_unapplied(table: Table) -> Iterator[str]:
             )
 
 
-def column_of_mutations(table: Table) -> str:
-    """Return the first column with mutations that name the wild type; empty if there is none."""
-    return next((name for name in table.names if holds_mutations(table, name, with_wild=True)), "")
+def columns_of_mutations(table: Table) -> list[str]:
+    """List the columns with mutations that name the wild type; IL17A is a name of an antigen."""
+    of_antigens = {table.columns.get(role) for role in ("antigen", "antigen_name")}
+    names = [name for name in table.names if name not in of_antigens]
+    return [name for name in names if holds_mutations(table, name, with_wild=True)]

@@ -402,7 +402,6 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
             chains=chains,
             replaced=np.concatenate([part.sequences[kind].replaced for part in parts]),
             forms=forms,
-            bad={},
         )
         sequences[kind] = _unique(kind, column, row_numbers)
     return replace(

@@ -71,12 +71,13 @@ from abag.embed.tables.content import (
     refuse_other_header,
     region_columns,
     role_by_content,
+    unit_below_header,
     unused_columns,
 )
 from abag.embed.tables.mutations import (
     LIGHT_MUTATIONS,
     BadMutation,
-    column_of_mutations,
+    columns_of_mutations,
     mutate,
     of_chain,
     propose_numbers,
@@ -134,7 +135,7 @@ class ParsedColumn:
     """Shape (N,); residues read as X."""
     forms: list[str]
     """`ParsedSequence.form` of N sequences."""
-    bad: dict[int, BadCell]
+    bad: dict[int, BadCell] = field(default_factory=dict)
     """Problem of each bad sequence, by its index."""
     stopped: list[int] = field(default_factory=list)
     """Indices of those with a chain that ended in a stop codon."""
@@ -142,14 +143,26 @@ class ParsedColumn:
     @classmethod
     def constant(cls, rows: int, parsed: ParsedSequence, text: str = "") -> ParsedColumn:
         """Make a column with the same valid sequence, read from a text, in every row."""
-        return cls(
-            codes=np.zeros(rows, np.int64),
-            chains=[parsed.chains],
-            replaced=np.array([parsed.replaced], np.int32),
-            forms=[parsed.form],
-            bad={},
-            stopped=[0] if STOP_CODON in text else [],
-        )
+        column = cls.unread(np.zeros(rows, np.int64), [()])
+        column.read(0, parsed, text)
+        return column
+
+    @classmethod
+    def unread(cls, codes: NDArray[np.int64], chains: list[Chains]) -> ParsedColumn:
+        """Make a column of sequences that stay as they are unless they are read or refused."""
+        replaced = np.zeros(len(chains), np.int32)
+        return cls(codes=codes, chains=chains, replaced=replaced, forms=[""] * len(chains))
+
+    def read(self, i: int, parsed: ParsedSequence, text: str) -> None:
+        """Take a sequence that was read from a text."""
+        self.chains[i], self.replaced[i], self.forms[i] = parsed
+        if STOP_CODON in text:
+            self.stopped.append(i)
+
+    def refuse(self, i: int, kind: Kind, text: str, error: AbagError, where: str) -> None:
+        """List a sequence, of this text in the cell, as bad."""
+        msg = f"{where}: {error}".rstrip(".") + "."
+        self.bad[i] = BadCell(kind, REASONS[type(error)], text, msg, type(error))
 
     @property
     def longest(self) -> int:
@@ -220,11 +233,7 @@ def parse_column(
     name = table.column(role)
     kind: Kind = "antigen" if role == "antigen" else "antibody"
     codes, texts = distinct_cells(table, role, by_name=role in references.by_name)
-    chains: list[Chains] = [(text,) for text in texts]
-    replaced = np.zeros(len(texts), np.int32)
-    forms = [""] * len(texts)
-    bad: dict[int, BadCell] = {}
-    stopped = []
+    column = ParsedColumn.unread(codes, [(text,) for text in texts])
     # a string of both chains is always looked at: it may have to be split
     todo: Sequence[int] = range(len(texts))
     if parse is not parse_antibody and role not in references.by_name:
@@ -232,16 +241,11 @@ def parse_column(
     for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
         try:
             text = references.text(role, texts[i])
-            chains[i], replaced[i], forms[i] = parse(text)
-            if STOP_CODON in text:
-                stopped.append(i)
+            column.read(i, parse(text), text)
         except UNREADABLE as error:
-            msg = f"column {name!r}: {error}"
-            chains[i] = ("", "") if parse is parse_antibody else ("",)
-            bad[i] = BadCell(kind, REASONS[type(error)], str(texts[i]), msg, type(error))
-    return ParsedColumn(
-        codes=codes, chains=chains, replaced=replaced, forms=forms, bad=bad, stopped=stopped
-    )
+            column.chains[i] = ("", "") if parse is parse_antibody else ("",)
+            column.refuse(i, kind, str(texts[i]), error, f"column {name!r}")
+    return column
 
 
 def _not_clean(texts: Sequence[object]) -> list[int]:
@@ -270,13 +274,7 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     codes, pairs = _distinct_pairs(parent_R, change_R, len(changes))
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
-    column = ParsedColumn(
-        codes=codes,
-        chains=[no_chains] * len(pairs),
-        replaced=np.zeros(len(pairs), np.int32),
-        forms=[""] * len(pairs),
-        bad={},
-    )
+    column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
     variants: list[tuple[str, str]] = []
     for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[0]}", delay=2)):
         text = "; ".join(filter(None, changes[change]))
@@ -286,13 +284,12 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
             variants.append((parent_text, text))
-            column.chains[i], _, column.forms[i] = parse(mutate(parent_text, text, rules))
-            column.replaced[i] = count_replaced(parent_text)  # mutations are of standard residues
-            if STOP_CODON in parent_text:
-                column.stopped.append(i)
+            parsed = parse(mutate(parent_text, text, rules))
+            # mutations are of standard residues
+            of_parent = parsed._replace(replaced=count_replaced(parent_text))
+            column.read(i, of_parent, parent_text)
         except UNREADABLE as error:
-            msg = f"{where}: {error}".rstrip(".") + "."
-            column.bad[i] = BadCell(kind, REASONS[type(error)], text, msg, type(error))
+            column.refuse(i, kind, text, error, where)
     misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
     hint = propose_numbers(variants, rules) if misfits else ""
     if hint:
@@ -386,7 +383,7 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
     if references.parent is not None:
         parent = parse_antibody(references.parent)
         return ParsedColumn.constant(len(table.frame), parent, references.parent)
-    _refuse_empty(table)
+    _refuse_empty(table, options)
     if table.has("antibody"):
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
@@ -396,7 +393,7 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         refuse_other_header(table)
         problem = f"{table.source}: no column for heavy, light or antibody"
         commas = ", or separate columns by commas" if len(table.names) == 1 else ""
-        by_content = _suggest_columns(table)
+        by_content = _suggest_columns(table, options)
         has_antigen = "antigen=" in by_content
         advice = (
             "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
@@ -416,10 +413,15 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         _refuse_names(column, table, references, role)
     absent = ParsedColumn.constant(len(table.frame), ParsedSequence(("",)))
     names = quote_names([table.column(role) for role in roles])
-    return _join(parsed.get("heavy", absent), parsed.get("light", absent), f"column {names}")
+    advice = "Give a chain, or remove the row."
+    unit = unit_below_header(table)
+    if unit:
+        advice = f"Write units, such as {quoted(unit)}, into the names above, and remove the row."
+    heavy = parsed.get("heavy", absent)
+    return _join(heavy, parsed.get("light", absent), f"column {names}", advice)
 
 
-def _refuse_empty(table: Table) -> None:
+def _refuse_empty(table: Table, options: TableOptions) -> None:
     """Refuse a table whose columns of antibodies are empty, and say which one may hold them."""
     roles = ("antibody",) if table.has("antibody") else CHAIN_ROLES
     names = [table.column(role) for role in roles if table.has(role)]
@@ -432,7 +434,7 @@ def _refuse_empty(table: Table) -> None:
     msg = (
         f"{table.source}: {columns} {quote_names(names)} {verb} empty; expected antibodies. Name "
         "others with --column heavy=NAME, --column light=NAME or --column antibody=NAME. "
-        f"{_suggest_columns(table)}"
+        f"{_suggest_columns(table, options)}"
     )
     raise MissingColumn(msg)
 
@@ -545,12 +547,14 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
     return are_mutants or OTHER_STATE.search(name) is not None
 
 
-def _suggest_columns(table: Table) -> str:
+def _suggest_columns(table: Table, options: TableOptions) -> str:
     """Propose columns by their content: one for each role, and the others as alternatives."""
+    other = "heavy" if options.no_antigen else "antigen"
     proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
     for name in table.names:
-        role = "" if REGION.search(name) else role_by_content(table, name)
-        if role:
+        content = "" if REGION.search(name) else role_by_content(table, name)
+        if content:
+            role = other if content == "antigen" else content
             proposals[role].append(column_option(role, name))
     heavy = _any_of(proposals["heavy"])
     light = _any_of(proposals["light"])
@@ -568,15 +572,17 @@ def _suggest_columns(table: Table) -> str:
         advice.append(f"{quote_some(coded)} {verb} nucleotides: translate them into amino acids.")
     if proposal:
         advice.append(f"By their content: {proposal}.")
-    return " ".join(advice) or _advise_without_sequences(table)
+    return " ".join(advice) or _advise_without_sequences(table, options)
 
 
-def _advise_without_sequences(table: Table) -> str:
+def _advise_without_sequences(table: Table, options: TableOptions) -> str:
     """Say what to do about a table in which no column holds sequences."""
-    mutations = column_of_mutations(table)
+    if MUTATIONS["antigen"] in options.columns:
+        return "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
+    mutations = columns_of_mutations(table)
     if mutations:
         return (
-            f"Column {mutations!r} holds mutations: give the antibody that they are of with "
+            f"Column {mutations[0]!r} holds mutations: give the antibody that they are of with "
             "--parent SEQ or --parent FILE."
         )
     regions = region_columns(table)
@@ -627,7 +633,7 @@ def _advise_antigen(table: Table, options: TableOptions) -> str:
     )
 
 
-def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
+def _join(heavy: ParsedColumn, light: ParsedColumn, where: str, advice: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
     codes, places = _distinct_pairs(heavy.codes, light.codes, len(light.chains))
     heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
@@ -638,7 +644,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
         h, k = places[i]
         bad[i] = heavy.bad.get(h) or light.bad[k]
     stopped = np.isin(heavy_N, heavy.stopped) | np.isin(light_N, light.stopped)
-    msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
+    msg = f"{where}: no antibody chain; expected at least one. {advice}"
     no_chain = BadCell("antibody", REASONS[EmptySequence], "", msg, EmptySequence)
     for i, pair in enumerate(chains):
         if not any(pair):
@@ -814,10 +820,8 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
                 forms[i] += "+unknown chain"
         except UnsureDomains as error:
             names = [table.columns[role] for role in CHAIN_ROLES if role in table.columns]
-            msg = f"column {quote_names(names)}: {error}"
-            text = "|".join(chains[i])
-            reason = REASONS[UnsureDomains]
-            column.bad[i] = BadCell("antibody", reason, text, msg, UnsureDomains)
+            where = f"column {quote_names(names)}"
+            column.refuse(i, "antibody", "|".join(chains[i]), error, where)
 
 
 def _with_short_chain(sequences: Sequence[Chains], least: int = SHORT) -> list[int]:

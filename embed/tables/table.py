@@ -87,9 +87,14 @@ def _read_plain_numbers(cells: pd.Series) -> Floats | None:
     return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
 
 
+def read_names(cells: pd.Series) -> pd.Series:
+    """Return names as text without spaces at their ends, (R,): ``NA`` is one; empty if missing."""
+    return cells.astype(object).map(cell_text).str.strip()
+
+
 def read_texts(cells: pd.Series) -> pd.Series:
     """Return cells as text without spaces at their ends, (R,); empty where one is missing."""
-    texts = cells.astype(object).map(cell_text).str.strip()
+    texts = read_names(cells)
     return texts.mask(texts.isin(MISSING_TEXT), "")
 
 
@@ -144,7 +149,7 @@ _NO_BINDING = frozenset(
     "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
     "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
     "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
-    "belowlimitofdetection".split()
+    "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
 OneTable: TypeAlias = Path | str | pd.DataFrame

@@ -147,7 +147,8 @@ def _convert(texts: pd.Series, kind: _Type) -> pd.Series:
         return pd.to_numeric(texts.astype("string")).astype(
             "Int64" if texts.isna().any() else "int64"
         )
-    return pd.to_numeric(texts, errors="coerce").astype("float64")
+    # not pd.to_numeric, which may miss the last digit
+    return texts.map(float, na_action="ignore").astype("float64")
 
 
 def _is_float(text: str) -> bool:

@@ -73,8 +73,8 @@ from abag.head.predictor.scoring import (
     rounded,
     writing,
 )
-from abag.head.regimes.regimes import REGIMES, words_of
 from abag.head.regimes.relations import antibody_clusters
+from abag.head.regimes.splits import REGIMES, words_of
 from abag.head.runs.rounds import say_earlier_batches
 from abag.head.runs.run_folder import naming_damage
 

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from abag.embed.tables.layout import LayoutRecord
     from abag.head.models.kernels import GaussianProcess
     from abag.head.predictor.predictor import Predictor, SequenceCounts
-    from abag.head.regimes.regimes import FoundRegimes
+    from abag.head.regimes.splits import FoundRegimes
 
 
 BATCH = 16_384

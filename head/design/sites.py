@@ -19,6 +19,7 @@ from abag.core.messages import bar, counted, printable, say
 from abag.embed.tables.chains import IMGT_REGIONS, locate_positions, position_number
 from abag.embed.tables.layout import NOTHING, LayoutRecord
 from abag.embed.tables.pairs import read_pairs
+from abag.embed.tables.table import read_names
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains, Kind
@@ -261,10 +262,7 @@ def _names(table: SequenceTable) -> list[str]:
     columns = [table.columns[role] for role in NAME_ROLES if role in table.columns]
     if not columns:
         return numbers
-    names = []
-    for cell in table.frame[columns[0]]:
-        name = "" if pd.isna(cell) else printable(str(cell).strip())
-        names.append(name[:LONGEST_NAME])
+    names = [printable(name)[:LONGEST_NAME] for name in read_names(table.frame[columns[0]])]
     count = Counter(names)
     # a name has to tell its parent from the others, in the table and on the page
     for place, (name, number) in enumerate(zip(names, numbers, strict=True)):

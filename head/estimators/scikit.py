@@ -68,8 +68,6 @@ if TYPE_CHECKING:
 ANY_PKD = 7.0
 """Label of pairs whose label does not matter."""
 _LABEL = "y"
-_CLAUSE = re.compile(r"; (?:else )?|, or (?!lower|higher)| or (?=another )")
-"""What divides the ways out of an error, one of which may need an option."""
 _COLUMN_OF_LABELS = re.compile(r"--column '?(?:pkd|label|prediction)\b")
 _COMMAND = re.compile(r"\babag [a-z]+ .*--")
 """In advice to run a command, whose flags are its own."""
@@ -159,17 +157,7 @@ def _without_others(text: str, own: Mapping[str, Any]) -> str:
         return names_own and not _COLUMN_OF_LABELS.search(clause)
 
     problem, *advice = re.split(r"(?<=[.]) (?=[A-Z])", text)
-    kept = []
-    for sentence in advice:
-        if is_possible(sentence) or _COMMAND.search(sentence):
-            kept.append(sentence)
-            continue
-        clauses = [clause for clause in _CLAUSE.split(sentence.rstrip(".")) if is_possible(clause)]
-        if clauses and clauses[0].startswith("another "):
-            clauses[0] = f"Use {clauses[0]}"
-        if clauses:
-            joined = ", or ".join(clauses)
-            kept.append(f"{joined[0].upper()}{joined[1:]}.")
+    kept = [text for text in advice if is_possible(text) or _COMMAND.search(text)]
     if advice and not kept:
         kept = ["Correct X."]
         if "--better" in own:

@@ -38,14 +38,13 @@ from abag.core.arrays import Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
 from abag.head.evaluation.metrics import MIN_ROWS_PER_ANTIGEN, Order, decidable_pairs
 from abag.head.labels.headers import PKD, Quantity
-from abag.head.regimes.regimes import MUTATED
 from abag.head.regimes.sides import (
     LEAST_GROUPS,
     LEAST_ROWS,
     effective_groups,
     effective_number,
 )
-from abag.head.regimes.splits import TEST, learned_rows
+from abag.head.regimes.splits import MUTATED, TEST, learned_rows
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs

@@ -55,9 +55,8 @@ from abag.head.evaluation.scores import (
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
 from abag.head.labels.labelled_pairs import FLOOR_SHARE
-from abag.head.regimes.regimes import REGIMES, Shown, applicable
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
-from abag.head.regimes.splits import TEST, total_leaks
+from abag.head.regimes.splits import REGIMES, TEST, Shown, applicable, total_leaks
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs, LabelReading

@@ -83,6 +83,11 @@ _MOST_PROPOSED = 4
 _BINDING = re.compile(
     "affin|activit|fitness|enrich|bind|bound|avidity|score|potenc|inhibit|neutrali|pkd|ic50|ec50"
 )
+_STRENGTH = re.compile(
+    r"(?:very|non?)?[ -]?(?:none|no|negative|neg|poor|weak|low|medium|mid|moderate|intermediate|"
+    r"good|high|strong|positive|pos|[+]+|-|[+]/-|±)?[ -]?(?:binders?|binding|affinity)?"
+)
+"""Words for how strongly a pair binds."""
 _BINDING_WORDS = frozenset("kd ka ki dg ddg fit".split())
 _MEASURED = re.compile("express|signal|respon|titer|titre|yield|stabil|intens|measure|elisa|logfc")
 _MEASURED_WORDS = frozenset(
@@ -237,6 +242,14 @@ class Column:
         is_named = is_named_like_classes(self.name) and not self.header.names_affinity
         return is_named and holds_classes(self.table, self.name)
 
+    @cached_property
+    def ordered_words(self) -> list[str]:
+        """Its cells, if it is named like a label and these are more than two words of strength."""
+        is_named = is_named_like_classes(self.name) or _BINDING.search(simplified(self.name))
+        words = distinct_texts(self.table, self.name) if is_named else []
+        are_words = len(words) > 2 and all(_STRENGTH.fullmatch(word.lower()) for word in words)
+        return words if are_words else []
+
     @property
     def is_beside_labels(self) -> bool:
         """Whether it numbers, counts or describes rows, or holds classes."""
@@ -260,6 +273,10 @@ class Column:
         if self.is_of_classes:
             choice = column_option("label", self.name)
             return f"{self.name!r} holds classes: use {choice} --label binary."
+        if self.ordered_words:
+            choice = column_option("label", self.name)
+            words = quote_names(self.ordered_words)
+            return f"{self.name!r} holds {words}: use {choice} --classes NAMES, the worst first."
         if header.not_label or not (header.affinity or header.plain):
             return ""
         if not (header.sure or self.holds_numbers):
@@ -365,10 +382,7 @@ class Columns:
         if of_classes is not None and options.better is not None and not is_of_value:
             return of_classes
         if options.asks_for_value:
-            numbers = [column for column in self.numbers if not column.header.states_affinity]
-            if len(numbers) == 1:
-                return numbers[0].name
-            self._refuse_unclear_value(replace(options, label="value"))
+            return self._find_value(options)
         column = self._stated_label(label)
         if column is not None:
             return column
@@ -379,12 +393,10 @@ class Columns:
             hints = self.propose_numbers()
         if of_classes is not None and not written:
             return of_classes
-        if takes_value and not hints and not written:
-            numbers = self.numbers
-            if len(numbers) == 1 and numbers[0].header.better:
-                return numbers[0].name  # a quantity that is no affinity
-        if hints:
-            quantities = self._propose_quantities() if takes_value else []
+        quantities = self._propose_quantities() if takes_value else []
+        if quantities and len(self.numbers) == 1 and not hints and not written:
+            return self.numbers[0].name
+        if quantities or hints:
             others = self._list_others() if takes_value and not written else []
             lines = [*quantities, *hints, *others, *written]
             msg = f"{table.source}: no column for pkd, but {' '.join(lines)}"
@@ -395,8 +407,6 @@ class Columns:
                 "measurements, and name it with --column pkd=NAME."
             )
             raise MissingColumn(msg)
-        if takes_value:
-            self._refuse_unclear_value(options)
         return table.column("pkd", "" if of_run else self._advise_value())
 
     def _only_classes(self) -> str | None:
@@ -425,29 +435,21 @@ class Columns:
         )
         raise UnclearLabel(msg)
 
-    def _refuse_unclear_value(self, options: LabelOptions) -> None:
-        """Raise an error that lists the columns that may be another quantity than an affinity."""
-        asked = options.label == "value"
-        candidates = self.numbers
-        if not asked and any(column.header.better for column in candidates):
-            candidates = [column for column in candidates if column.is_probable]
-        elif not asked:
-            return
-        if not candidates:
+    def _find_value(self, options: LabelOptions) -> str:
+        """Return the only column of numbers that is not named like an affinity, or refuse."""
+        numbers = [column for column in self.numbers if not column.header.states_affinity]
+        if len(numbers) == 1:
+            return numbers[0].name
+        if not self.numbers:
             self._refuse_missing("no column of numbers for the label")
-        first = candidates[0]
-        advice = f"Use {column_option('label', first.name)}"
-        if not options.better and (asked or not first.header.better):
-            advice += " --label value --better higher, or lower"
-        empty = int(self.table.frame[first.name].isna().sum())
+        first = self.numbers[0].name
+        advice = "" if options.better else " --label value --better higher, or lower"
+        empty = int(self.table.frame[first].isna().sum())
         skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
-        named = _names(candidates)
-        others = [name for name in _names(self.numbers) if name not in named]
-        beside = f", beside the numbers of {quote_some(others)}" if others else ""
         msg = (
-            f"{self.table.source}: no column for {'the label' if asked else 'pkd'}, but "
-            f"{quote_some(named)} may be another quantity{beside}; expected one to be chosen. "
-            f"{advice}.{skip}"
+            f"{self.table.source}: no column for the label, but {quote_some(_names(self.numbers))} "
+            "may be another quantity; expected one to be chosen. Use "
+            f"{column_option('label', first)}{advice}.{skip}"
         )
         raise UnclearLabel(msg)
 
@@ -526,7 +528,8 @@ class Columns:
             is_proposed = column.hint or column.header.better
             if not (is_proposed or self.states_unit) and column.is_probable:
                 others.append(column.name)
-        return [f"Other columns of numbers: {quote_some(others)}."] if others else []
+        how = "(--column label=NAME --label value --better higher, or lower)"
+        return [f"Other columns of numbers: {quote_some(others)} {how}."] if others else []
 
     def _propose_quantities(self) -> list[str]:
         """Say how the columns are read that are named like another quantity than an affinity."""
@@ -1106,8 +1109,8 @@ def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
     says = [column, affinity_type or ""]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
         says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
-    match = re.search("(ic|ec)50", " ".join(says).lower())
-    return f"p{match[0].upper()}" if match else "pKd"
+    match = re.search("(ic|ec)[ _-]*50", plain_text(" ".join(says))[0])
+    return f"p{match[1].upper()}50" if match else "pKd"
 
 
 def decide_prediction(

@@ -259,35 +259,17 @@ class FeatureColumns:
             marks.append(words_R[:, None] == np.array(category.values, object))
         return PairFeatures(cells.numbers_RF, np.hstack(marks).astype(np.float32))
 
-    def why_far(self, cells: FeatureCells) -> NDArray[np.object_]:
-        """Say of each row why its features are outside those of training; empty if they are not."""
-        why = np.full(len(cells.numbers_RF), "", object)
-        for column, values_R in zip(self.numbers, cells.numbers_RF.T, strict=True):
-            margin = MARGIN * (column.high - column.low)
-            below = values_R < column.low - margin
-            above = values_R > column.high + margin
-            trained = f"the {column.low:g} to {column.high:g} of training"
-            why[below & (why == "")] = f"its {column.name} is below {trained}"
-            why[above & (why == "")] = f"its {column.name} is above {trained}"
-        for category, words_R in zip(self.categories, cells.words_RG.T, strict=True):
-            unknown = ~np.isin(words_R, np.array(category.values, object)) & (why == "")
-            for word in sorted(set(words_R[unknown].tolist())):
-                reason = f"its {category.name} is {quoted(word)}, which training lacks"
-                why[unknown & (words_R == word)] = reason
-        return why
-
     def with_stored(self, cells: FeatureCells | None, rows: int) -> FeatureCells:
-        """Add columns without values for what the store has, to the cells of R rows of a table."""
+        """Add columns without values for what the store has, to the cells of R rows of a table.
+
+        Without `cells`, nothing is known of any column.
+        """
         numbers_RF = np.full((rows, len(self.numbers)), np.nan)
         if cells is None:
-            return FeatureCells(numbers_RF, np.empty((rows, 0), object))
+            words_RG = np.full((rows, len(self.categories)), MISSING, object)
+            return FeatureCells(numbers_RF, words_RG)
         numbers_RF[:, [not column.head for column in self.numbers]] = cells.numbers_RF
         return FeatureCells(numbers_RF, cells.words_RG)
-
-    def nothing(self, rows: int) -> PairFeatures:
-        """Return features of pairs of which nothing is known."""
-        empty = np.full((rows, len(self.categories)), MISSING, object)
-        return self.encode(FeatureCells(np.full((rows, len(self.numbers)), np.nan), empty))
 
     def describe_missing(self, cells: FeatureCells) -> str:
         """Count the cells that are missing and read as a training mean; empty if none is."""
@@ -314,7 +296,20 @@ class ReadFeatures(NamedTuple):
     @property
     def why_far(self) -> NDArray[np.object_]:
         """Why the rows are outside those of training, (R,); empty if they are not."""
-        return self.columns.why_far(self.cells)
+        why = np.full(len(self.cells.numbers_RF), "", object)
+        for column, values_R in zip(self.columns.numbers, self.cells.numbers_RF.T, strict=True):
+            margin = MARGIN * (column.high - column.low)
+            below = values_R < column.low - margin
+            above = values_R > column.high + margin
+            trained = f"the {column.low:g} to {column.high:g} of training"
+            why[below & (why == "")] = f"its {column.name} is below {trained}"
+            why[above & (why == "")] = f"its {column.name} is above {trained}"
+        for category, words_R in zip(self.columns.categories, self.cells.words_RG.T, strict=True):
+            unknown = ~np.isin(words_R, np.array(category.values, object)) & (why == "")
+            for word in sorted(set(words_R[unknown].tolist())):
+                reason = f"its {category.name} is {quoted(word)}, which training lacks"
+                why[unknown & (words_R == word)] = reason
+        return why
 
     def factor(self, of_categories: Mapping[str, Mapping[str, float]]) -> Floats:
         """Return the product of the factors of each row's categories, (R,).

@@ -28,7 +28,7 @@ from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import TableLike, read_numbers, read_texts, says_no_binding
+from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts, says_no_binding
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
@@ -77,11 +77,17 @@ _WRITTEN = (
         r".*\d\s*(?:±|\+\s*/?\s*-|\()\s*[\d.].*",
         "the value, and its error into a column of its own, which --error reads",
     ),
-    (r".*\d,\d.*", "a point before decimals, and nothing between thousands"),
-    (r".*\d\s*[x×*·]\s*10.*", "its power of ten as in 1.5e-09"),
+    (
+        r".*\d(?:,|['’_ ](?=\d{3}(?!\d)))\d.*",
+        "a point before decimals, and nothing between thousands",
+    ),
+    (r"(?:.*\d\s*[x×*·]\s*10|10\s*[\^⁻⁺]).*", "its power of ten as in 1.5e-09"),
+    (r"(?:[<>≤≥]=?|below|above)\s*[A-Za-z]+", "the limit as a number, such as <0.1"),
     (r".*\d\s*(?:[fpnuµμm]?M|[pnuµμm]?g/m?[lL]|%)", "the number alone, in the unit of the column"),
 )
 """Numbers as publications write them, and how a table has them."""
+OF_PREDICTIONS = ("prediction", "sigma")
+"""Roles of columns that `rank` reads, and nothing that learns from a table."""
 FLOOR_SHARE = 0.05
 """A lowest value that more than this share of the rows have is a floor."""
 LISTED_TYPES = 8
@@ -363,7 +369,7 @@ class LabelledPairs:
         used, first = np.unique(self.index(kind)[order], return_index=True)
         roles = (f"{kind}_name", "id")
         columns = [self.table.columns[role] for role in roles if role in self.table.columns]
-        cells = [read_texts(self.table.frame[column]).tolist() for column in columns]
+        cells = [read_names(self.table.frame[column]).tolist() for column in columns]
         names = {}
         for sequence, row in zip(used.tolist(), self.row[order][first].tolist(), strict=True):
             # printable, in one line
@@ -707,31 +713,31 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
             "labels too. Use another split or more data."
         )
         raise NothingToLearn(msg)
-    number = len(labels)
-    every = f"all {number:,} training labels are" if number > 1 else "the only training label is"
-    if np.ptp(labels) == 0 and pairs.quantity.classes:
-        classes = pairs.quantity.classes
-        others = [quoted(name) for at, name in enumerate(classes) if at != int(labels[0])]
+    if np.ptp(labels) > 0:
+        return labels
+    every = "the only training label is"
+    if len(labels) > 1:
+        every = f"all {len(labels):,} training labels are"
+    shown = f"{pairs.quantity.show(float(labels[0]))} {pairs.quantity}"
+    msg = (
+        f"{pairs.table.source}: {every} {shown}; expected different values. Check --label, "
+        "--column pkd=NAME and the split."
+    )
+    if classes := [*map(quoted, pairs.quantity.classes)]:
+        shown = classes.pop(int(labels[0]))
         msg = (
-            f"{pairs.table.source}: {every} "
-            f"{quoted(classes[int(labels[0])])}, which is one class; expected "
-            f"{' and '.join(others)} too. Add rows of it, or check --label and --column label=NAME."
+            f"{pairs.table.source}: {every} {shown}, which is one class; expected "
+            f"{' and '.join(classes)} too. Add rows of it, or check --label and --column "
+            "label=NAME."
         )
-        raise NothingToLearn(msg)
-    if np.ptp(labels) == 0:
-        shown = f"{pairs.quantity.show(float(labels[0]))} {pairs.quantity}"
-        msg = (
-            f"{pairs.table.source}: {every} {shown}; "
-            "expected different values. Check --label, --column pkd=NAME and the split."
-        )
-        raise NothingToLearn(msg)
-    return labels
+    raise NothingToLearn(msg)
 
 
 def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:
     """List the columns that play a role, those beside labels and sequences, and the others."""
     named = {column.name: column.role for column in columns_beside(table)}
-    used = {role: name for role, name in table.columns.items() if name not in named}
+    labels = {role: name for role, name in table.columns.items() if role not in OF_PREDICTIONS}
+    used = {role: name for role, name in labels.items() if name not in named}
     words = {"pkd": "pkd" if quantity.affinity else "label"}
     roles = [f"{words.get(role, role)} {name!r}" for role, name in used.items()]
     roles += [f"{word} {name!r}" for name, word in named.items() if name in table.names]

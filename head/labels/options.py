@@ -37,10 +37,10 @@ LONGEST_UNIT = 30
 MOST_FEATURES = 1_000
 """Of columns that models read beside the vectors."""
 SPLIT_VALUES = {
-    "auto": ("",), "random": ("",), "antigen": ("",), "antibody": ("",), "both": ("",),
-    "mutations": ("",), "column": ("NAME",), "file": ("PATH",),
+    "auto": "", "random": "", "antigen": "", "antibody": "", "both": "", "mutations": "",
+    "column": "=NAME", "file": "=PATH",
 }  # fmt: skip
-"""What may follow ``=`` after the name of a split method; the empty string: nothing."""
+"""What follows the name of a split method."""
 
 
 def read_molar_mass(given: str | None) -> float:
@@ -212,7 +212,7 @@ class LabelOptions(BadRowOptions, group="Data"):
             return
         given = {"--positive": self.positive is not None, "--classes": names is not None}
         refuse_together("each names the classes", given)
-        asked = [name for name, is_given in given.items() if is_given] or [f"--label {self.label}"]
+        asked = self.given({"positive", "classes"}) or f"--label {self.label}"
         if names and self.label == "binary" and len(names) > 2:
             msg = (
                 f"--label binary: --classes names {len(names)} classes; expected two. Leave "
@@ -221,22 +221,14 @@ class LabelOptions(BadRowOptions, group="Data"):
             raise OptionError(msg)
         if self.label not in (None, "binary", "classes"):
             msg = (
-                f"{asked[0]}: is of classes, but --label says {self.label}; expected --label "
+                f"{asked}: is of classes, but --label says {self.label}; expected --label "
                 f"{'binary' if names is None else 'classes'}. Leave one of the two out."
             )
             raise OptionError(msg)
-        others = {
-            "--no-binding": self.no_binding is not None,
-            "--label-range": self.label_range is not None,
-            "--floor": self.floor != "keep",
-            "--molar-mass": self.molar_mass is not None,
-            "--unit": self.unit is not None,
-            "--scale": self.scale is not None,
-        }
-        for name, is_given in others.items():
-            refuse_together(
-                f"{name} is of numbers, not of classes", {asked[0]: True, name: is_given}
-            )
+        of_numbers = {"no_binding", "label_range", "floor", "molar_mass", "unit", "scale"}
+        others = self.given(of_numbers)
+        why = f"{others} is of numbers, not of classes"
+        refuse_together(why, {asked: True, others: bool(others)})
 
     def bounds(self, *, affinity: bool) -> tuple[float, float]:
         """Return the least and the largest valid label, in pKd or in its own unit."""
@@ -343,11 +335,10 @@ class SplitOptions(Options, group="Split"):
                 "--folds: 1 is out of range; expected 2 or more folds, or 0 for as many as needed."
             )
             raise OptionError(msg)
-        if bool(self.split_value) not in map(bool, SPLIT_VALUES.get(self.split_name, ())):
-            spelled = []
-            for name, values in SPLIT_VALUES.items():
-                spelled += [f"{name}={value}" if value else name for value in values]
-            msg = f"--split: {quoted(self.split)} is unknown; expected one of {', '.join(spelled)}."
+        value = SPLIT_VALUES.get(self.split_name)
+        if value is None or bool(self.split_value) != bool(value):
+            spelled = ", ".join(map("".join, SPLIT_VALUES.items()))
+            msg = f"--split: {quoted(self.split)} is unknown; expected one of {spelled}."
             raise OptionError(msg)
 
     @property

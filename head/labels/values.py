@@ -249,18 +249,6 @@ def _with_no_binding(
     )
 
 
-class _Relations(NamedTuple):
-    """Hold the relations of the R rows of a table, from a column of their own."""
-
-    column: str
-    side: pd.Series
-    """As in `LabelledPairs.censored`, of what the column is of, Kd or pKd."""
-    bound: Floats
-    """Shape (R,); NaN where the cell has none."""
-    is_bound: Bools
-    """Shape (R,); whether the cell has a relation with a bound."""
-
-
 def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
     """Join the relations in the labels with those in a column, (R,)."""
     column = table.columns.get("censored")
@@ -269,9 +257,9 @@ def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> 
     censored = np.where(labelled, affinities.side, 0).astype(np.int8)
     is_bound = np.zeros(len(pkd), np.bool_)
     if column is not None:
-        relations = _read_relations(table, column)
-        is_bound = relations.is_bound
-        censored = _with_relations(table, relations, censored, pkd, affinities)
+        side, bound = _read_relations(table, column)
+        is_bound = np.isfinite(bound)
+        censored = _with_relations(table, column, side, bound, censored, pkd, affinities)
     if is_affinity and (affinities.unit == "pkd" or column is not None):
         _refuse_reversed(table, column, censored, pkd, is_bound)
     return censored
@@ -291,27 +279,32 @@ def refuse_cells(
         raise error(msg)
 
 
-def _read_relations(table: SequenceTable, column: str) -> _Relations:
+def _read_relations(table: SequenceTable, column: str) -> tuple[pd.Series, Floats]:
+    """Return the sides and the bounds of a column of relations, (R,) each; NaN for no bound.
+
+    Sides are as in `LabelledPairs.censored`, of what the column is of, Kd or pKd.
+    """
     text = read_texts(table.frame[column]).str.strip("'\" ")  # ChEMBL writes '>'
     text = text.mask(text.str.lower().isin(_EXACT), "=")
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text)[0]
-    is_bound = np.isfinite(bound) & side.notna().to_numpy()
     signs = "".join(SIDES)
     is_relation = text.str.fullmatch(f"[{signs}]*").to_numpy(np.bool_)
     refuse_cells(
         table,
-        ~is_bound & ~is_relation,
+        ~(is_relation | (np.isfinite(bound) & side.notna().to_numpy())),
         column,
         "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
         "cell. Fix it, or choose another column with --column censored=NAME.",
     )
-    return _Relations(column, side, bound, is_bound)
+    return side, bound
 
 
 def _with_relations(
     table: SequenceTable,
-    relations: _Relations,
+    column: str,
+    side: pd.Series,
+    bound: Floats,
     censored: NDArray[np.int8],
     pkd: Floats,
     affinities: Affinities,
@@ -321,48 +314,44 @@ def _with_relations(
     Of affinities, they are of Kd, unless the bounds in the column are pKd.
     """
     labelled = np.isfinite(pkd)
-    side = relations.side
     if affinities.quantity.affinity:
-        off_as_pkd, off_as_kd = _distances_from_bounds(relations, pkd, affinities)
+        off_as_pkd, off_as_kd = _distances_from_bounds(bound, pkd, affinities)
         is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
         is_other = (off_as_kd if is_kd else off_as_pkd) > SAME_PKD
         side = -side if is_kd else side
         units = ", as pKd or as Kd in M, uM or nM"
     else:
-        bound = affinities.quantity.on_scale(relations.bound)
         rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(pkd)))  # of numbers in text
-        is_other = relations.is_bound & labelled & (np.abs(bound - pkd) > rounding)
+        off = np.abs(affinities.quantity.on_scale(bound) - pkd)
+        is_other = np.isfinite(bound) & labelled & (off > rounding)
         units = ""
     problem = f"is not the label{units}; expected the same bound, or > or < alone. Fix it."
-    refuse_cells(table, is_other, relations.column, problem)
+    refuse_cells(table, is_other, column, problem)
     relation = np.where(labelled, side, 0).astype(np.int8)
-    problem = (
-        f"contradicts the relation in column {relations.column}; expected one. Remove the other."
-    )
+    problem = f"contradicts the relation in column {column}; expected one. Remove the other."
     refuse_cells(table, censored * relation < 0, table.column("pkd"), problem)
     return np.where(censored == 0, relation, censored)
 
 
 def _distances_from_bounds(
-    relations: _Relations, pkd: Floats, affinities: Affinities
+    bound: Floats, pkd: Floats, affinities: Affinities
 ) -> tuple[Floats, Floats]:
     """Return how far the bounds are from the labels in pKd, read as pKd and as Kd, (R,) each.
 
     A bound is the label again, and shows whether the relations are of pKd or of Kd.
     """
-    bound = relations.bound
     unit = affinities.unit
-    label_distance = np.abs(to_pkd(bound, unit, affinities.molar_mass_kda) - pkd)
-    distances_as_pkd = [np.abs(bound - pkd)]
-    distances_as_kd = [np.abs(to_pkd(bound, unit_of_bound) - pkd) for unit_of_bound in STATED]
-    (distances_as_pkd if UNITS[unit].stronger == "higher" else distances_as_kd).append(
-        label_distance
-    )
-    is_compared = relations.is_bound & np.isfinite(pkd)
-    off_as_pkd = np.where(is_compared, np.fmin.reduce(distances_as_pkd), 0.0)
-    off_as_kd = np.where(is_compared, np.fmin.reduce(distances_as_kd), 0.0)
-    # a bound that is no Kd, such as a negative one, is far from every label
-    return np.nan_to_num(off_as_pkd, nan=np.inf), np.nan_to_num(off_as_kd, nan=np.inf)
+    as_pkd = [bound]
+    as_kd = [to_pkd(bound, unit_of_bound) for unit_of_bound in STATED]
+    as_label = to_pkd(bound, unit, affinities.molar_mass_kda)
+    (as_pkd if UNITS[unit].stronger == "higher" else as_kd).append(as_label)
+    is_compared = np.isfinite(bound) & np.isfinite(pkd)
+    distances = []
+    for readings in (as_pkd, as_kd):
+        nearest = np.fmin.reduce([np.abs(reading - pkd) for reading in readings])
+        # a bound that is no Kd, such as a negative one, is far from every label
+        distances.append(np.nan_to_num(np.where(is_compared, nearest, 0.0), nan=np.inf))
+    return distances[0], distances[1]
 
 
 def _refuse_reversed(

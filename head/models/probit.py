@@ -19,6 +19,7 @@ Gaussian Processes for Machine Learning, chapter 3; Albert and Chib, J. Am. Stat
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -372,37 +373,35 @@ def working_errors(part_RK: Floats, level: Floats, link: ClassLink, mixed: Float
     return np.asarray((wanted[:, None] - link.slope * part_RK) * np.sqrt(information)[:, None])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: cached properties are kept in __dict__
 class HeldOutClasses:
     """Hold the classes of R held-out pairs, and what K parts predict of them."""
 
-    part_RK: Floats
-    level: Floats
-    prior: Floats
-    """`class_thresholds` of all pairs of the table, (C - 1,)."""
+    pairs: LabelledPairs
+    """All P pairs of the table."""
     rows: Ints
-    """Index of each pair in its table, (R,)."""
+    """Index of each held-out pair, (R,)."""
+    part_RK: Floats
     group: Ints
     """Pairs of one group are one measurement, (R,)."""
-    weight: Floats | None = None
-    level_P: Floats | None = None
-    """Classes of all P pairs of the table; None: nothing is predicted but by `prior`."""
-    weight_P: Floats | None = None
+    prior: Floats
+    """`class_thresholds` of all pairs, (C - 1,)."""
 
     @classmethod
     def of(cls, pairs: LabelledPairs, rows: Ints, part_RK: Floats, group: Ints) -> HeldOutClasses:
-        """Take the classes and weights of R of the pairs; `group`, (R,), is that of each."""
-        of_all = weights_of(pairs.share)
-        return cls(
-            part_RK=part_RK,
-            level=pairs.pkd[rows],
-            prior=class_thresholds(pairs.pkd, len(pairs.quantity.classes), of_all),
-            rows=rows,
-            group=group,
-            weight=weights_of(pairs.share, rows),
-            level_P=pairs.pkd,
-            weight_P=of_all,
-        )
+        """Take R of the pairs; `group`, (R,), is that of each."""
+        prior = class_thresholds(pairs.pkd, len(pairs.quantity.classes), weights_of(pairs.share))
+        return cls(pairs=pairs, rows=rows, part_RK=part_RK, group=group, prior=prior)
+
+    @cached_property
+    def level(self) -> Floats:
+        """Return the classes, (R,)."""
+        return self.pairs.pkd[self.rows]
+
+    @cached_property
+    def weight(self) -> Floats | None:
+        """Return how much each pair counts, (R,)."""
+        return weights_of(self.pairs.share, self.rows)
 
     def judges(self, fold: Ints) -> Iterator[tuple[Bools, HeldOutClasses]]:
         """Yield the pairs of each fold, as a mask (R,), and those that judge them.
@@ -411,45 +410,35 @@ class HeldOutClasses:
         else a fold would know how frequent the classes are in itself.
         """
         for inside, judging in judged(fold, self.rows):
-            others = self.take(judging)
-            if self.level_P is not None:
-                is_other = np.ones(len(self.level_P), np.bool_)
-                is_other[self.rows[inside]] = False
-                weight = None if self.weight_P is None else self.weight_P[is_other]
-                level = self.level_P[is_other]
-                prior = class_thresholds(level, len(self.prior) + 1, weight)
-                others = replace(others, prior=prior)
-            yield inside, others
+            others = np.delete(np.arange(len(self.pairs.pkd)), self.rows[inside])
+            weight = weights_of(self.pairs.share, others)
+            prior = class_thresholds(self.pairs.pkd[others], len(self.prior) + 1, weight)
+            yield inside, replace(self.take(judging), prior=prior)
+
+    def _alone(self, fold: Ints) -> Iterator[tuple[Bools, Floats, ClassLink]]:
+        """Yield the pairs of each fold, their latent values by a single part, and the link."""
+        for inside, others in self.judges(fold):
+            link = others.link(np.ones(1))
+            yield inside, link.latent(self.part_RK[inside, 0]), link
 
     def expected(self, fold: Ints) -> Floats:
         """Return what a single part expects of each pair, (R,), by the link of the other folds."""
-        expected_R = np.empty(len(self.level))
-        for inside, others in self.judges(fold):
-            link = others.link(np.ones(1))
-            expected_R[inside] = link.expected(link.latent(self.part_RK[inside, 0]))
+        expected_R = np.empty(len(self.rows))
+        for inside, latent, link in self._alone(fold):
+            expected_R[inside] = link.expected(latent)
         return expected_R
 
     def log_losses(self, fold: Ints) -> Floats:
         """Return the log loss of a single part for each pair, (R,), by the same links, in nats."""
-        loss_R = np.empty(len(self.level))
-        for inside, others in self.judges(fold):
-            link = others.link(np.ones(1))
-            latent = link.latent(self.part_RK[inside, 0])
+        loss_R = np.empty(len(self.rows))
+        for inside, latent, link in self._alone(fold):
             loss_R[inside] = log_loss(self.level[inside], latent, link)
         return loss_R
 
-    def take(self, rows: Bools) -> HeldOutClasses:
+    def take(self, some: Bools) -> HeldOutClasses:
         """Return some of these pairs."""
-        weight = None
-        if self.weight is not None and rows.any():
-            weight = self.weight[rows] / self.weight[rows].mean()
         return replace(
-            self,
-            part_RK=self.part_RK[rows],
-            level=self.level[rows],
-            rows=self.rows[rows],
-            group=self.group[rows],
-            weight=weight,
+            self, rows=self.rows[some], part_RK=self.part_RK[some], group=self.group[some]
         )
 
     @property

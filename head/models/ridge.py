@@ -333,11 +333,7 @@ def fit_linear(
 ) -> LinearModel:
     """Fit a ridge in which the vectors of some `kinds` have weights."""
     scalings, blocks = _blocks(training)
-    imputed = _IMPUTED.known(training)
-    best: RidgeFit | None = None
-    if imputed is not None and kinds == KINDS and imputed.pkd is training.pairs.pkd:
-        best = imputed.fit
-    fit, features = fit_beside_features([blocks[kind] for kind in kinds], training, best)
+    fit, features = fit_beside_features([blocks[kind] for kind in kinds], training)
     weights = dict(zip(kinds, fit.weights, strict=True))
     sides = {}
     for kind, scaling in scalings.items():
@@ -377,11 +373,8 @@ def fit_beside_features(
     All have one strength, so the inner folds choose the variance of the features relative to that
     of the blocks, too; without any, the features are left out.
     """
-    pkd = training.pairs.pkd
     rows = training.rows
-    fold = training.fold
-    weight = training.weight
-    best = best or fit_ridge(blocks, pkd, rows, fold, training.device, weight)
+    best = best or fit_ridge(blocks, training)
     features = training.vectors.features
     if features is None:
         return best, None
@@ -390,26 +383,23 @@ def fit_beside_features(
     variance = float(z_PK[rows].var(axis=0, dtype=np.float64).sum())
     if not variance:
         return best, None
-    block_variance = sum(_variance(block, rows) for block in blocks)
+    block_variance = 0.0
+    for block in blocks:
+        used = distinct(block.index[rows])
+        block_variance += float(block.table_ND[used].var(axis=0, dtype=np.float64).sum())
     feature_weights: FeatureWeights | None = None
     for ratio in FEATURE_RATIOS:
         stretch = np.sqrt(ratio * (block_variance or 1.0) / variance)
         block = FeatureBlock((stretch * z_PK).astype(np.float32), np.arange(len(z_PK)))
-        fit = fit_ridge([*blocks, block], pkd, rows, fold, training.device, weight)
-        if _inner_error(fit, pkd[rows], weight) < _inner_error(best, pkd[rows], weight):
+        fit = fit_ridge([*blocks, block], training)
+        if _inner_error(fit, training) < _inner_error(best, training):
             best = fit._replace(weights=fit.weights[:-1])
             feature_weights = FeatureWeights(scaling, stretch * fit.weights[-1])
     return best, feature_weights
 
 
-def _variance(block: FeatureBlock, rows: Ints) -> float:
-    """Return the summed variance of the columns of the training sequences of a block."""
-    used = distinct(block.index[rows])
-    return float(block.table_ND[used].var(axis=0, dtype=np.float64).sum())
-
-
-def _inner_error(fit: RidgeFit, pkd: Floats, weight: Floats | None) -> float:
-    return float(np.average(np.square(fit.inner - pkd), weights=weight))
+def _inner_error(fit: RidgeFit, training: TrainingRows) -> float:
+    return float(np.average(np.square(fit.inner - training.pkd), weights=training.weight))
 
 
 _Blocks: TypeAlias = "tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]"
@@ -461,20 +451,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
         pkd[rows] = label
         if moved < close:
             break
-    if training.weight is None:  # the baseline, which would sum and solve all of it again
-        _IMPUTED.keep(training, ImputedRidge(pkd, ridge.fit(pkd)))
     return training
-
-
-class ImputedRidge(NamedTuple):
-    """Hold the ridge on the vectors of both sides, fitted to these labels."""
-
-    pkd: Floats
-    """Labels or expected labels of all pairs, (P,)."""
-    fit: RidgeFit
-
-
-_IMPUTED: Once[ImputedRidge] = Once("ridge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,23 +522,17 @@ class RidgeFit(NamedTuple):
     """Prediction for each training pair from the other folds, (F,); the mean for a single fold."""
 
 
-def fit_ridge(
-    blocks: Sequence[FeatureBlock],
-    pkd: Floats,
-    fit_rows: Ints,
-    fold: Ints,
-    device: torch.device | None = None,
-    weight: Floats | None = None,
-) -> RidgeFit:
-    """Fit a ridge to the rows `fit_rows`, (F,), of P labels; inner folds choose its strength.
-
-    `weight`, (F,) with mean 1, says how much each label counts; None: all as much.
-    """
-    return Ridge(blocks, fit_rows, fold, device, weight).fit(pkd)
+def fit_ridge(blocks: Sequence[FeatureBlock], training: TrainingRows) -> RidgeFit:
+    """Fit a ridge to the training rows; inner folds choose its strength."""
+    ridge = Ridge(blocks, training.rows, training.fold, training.device, training.weight)
+    return ridge.fit(training.pairs.pkd)
 
 
 class Ridge:
-    """Fit ridges to the same rows with any labels; see `fit_ridge`."""
+    """Fit ridges to the same rows, (F,), with any labels; inner folds choose their strength.
+
+    `weight`, (F,) with mean 1, says how much each label counts; None: all as much.
+    """
 
     def __init__(
         self,

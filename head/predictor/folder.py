@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save_file
 
-from abag.core.arrays import Floats, Ints, checked_array, distinct, weights_of
+from abag.core.arrays import Floats, Ints, checked_array, distinct, label_weights
 from abag.core.errors import (
     DamagedFile,
     OptionError,
@@ -59,7 +59,7 @@ from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
 from abag.head.labels.column import RunLayout
 from abag.head.labels.features import FeatureColumns, ReadFeatures
-from abag.head.labels.stored_vectors import StoredVectors, View
+from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.pair_vectors import PairVectors, SideVectors
 from abag.head.predictor.parts import MOST, Parts, UsedRegime, check_weights
 from abag.head.predictor.predictor import (
@@ -76,6 +76,9 @@ from abag.head.predictor.predictor import (
 from abag.head.regimes.sides import LEAST_ROWS, KnownSequences, TrainedChains, standard_error
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.predictor.weigh import WeighedRegime, WeighedRun
     from abag.head.training.inputs import RunInputs
 
@@ -88,6 +91,7 @@ _MISMATCHES = (
     *(OptionError, PredictionError, RunError, SequenceError),
 )
 _HOW_TO_FIX = "Copy the whole predictor folder again, or train the run again."
+_GET_AGAIN = "Get the predictor again."
 MANIFEST = "manifest.json"
 CARD = "README.md"
 LICENCE = "LICENSE"
@@ -246,21 +250,20 @@ def _noise_arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
 
 
 def _vector_spec(vectors: StoredVectors, seen: KnownSequences) -> VectorSpec:
-    views = tuple(_view_spec(view) for view in vectors.views)
-    return VectorSpec(views=views, training_sequences=len(seen.keys))
-
-
-def _view_spec(view: View) -> ViewSpec:
-    info = view.folder.info
-    return ViewSpec(
-        name=view.folder.name,
-        origin=str(info.get("origin", view.folder.name)),
-        fingerprint=view.folder.fingerprint,
-        long=str(info.get("long", "window")),
-        random_weights=bool(info.get("random_weights", False)),
-        pooling=view.pooling,
-        width=view.width,
-    )
+    views = []
+    for view in vectors.views:
+        info = view.folder.info
+        spec = ViewSpec(
+            name=view.folder.name,
+            origin=str(info.get("origin", view.folder.name)),
+            fingerprint=view.folder.fingerprint,
+            long=str(info.get("long", "window")),
+            random_weights=bool(info.get("random_weights", False)),
+            pooling=view.pooling,
+            width=view.width,
+        )
+        views.append(spec)
+    return VectorSpec(views=tuple(views), training_sequences=len(seen.keys))
 
 
 def _write_adapters(folder: Path, vectors: Mapping[Kind, StoredVectors]) -> None:
@@ -296,11 +299,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     pairs = folder.parent / "pairs.parquet"
     if store is not None and not _is_near(store, folder.parent):
         store = None  # a run may be somebody else's: it does not choose where vectors are written
-    adapters: dict[str, Path] = {}
-    for kind in KINDS:
-        place = folder / f"{kind}-adapter"
-        if place.is_dir():
-            adapters[kind] = place
+    places = {kind: folder / f"{kind}-adapter" for kind in KINDS}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
         predictor = Predictor(
@@ -316,7 +315,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             layout=record.layout,
             store=store,
             embed=embed,
-            adapters=adapters,
+            adapters={kind: place for kind, place in places.items() if place.is_dir()},
             # beside a copy of the folder, the file may be of another run
             pairs=pairs if folder.name == PREDICTOR and pairs.is_file() else None,
             features=record.features,
@@ -350,12 +349,14 @@ def refuse_of_another_run(run: Path, digest: object = None) -> None:
 
 
 @contextmanager
-def _refusing(path: Path, problem: str, *errors: type[Exception]) -> Iterator[None]:
+def _refusing(
+    path: Path, problem: str, *errors: type[Exception], advice: str = _HOW_TO_FIX
+) -> Iterator[None]:
     """Turn errors into `DamagedFile`, with the problem that they show in a file."""
     try:
         yield
     except errors as error:
-        msg = f"{path}: {problem} ({' '.join(str(error).split())}). {_HOW_TO_FIX}"
+        msg = f"{path}: {problem} ({' '.join(str(error).split())}). {advice}"
         raise DamagedFile(msg) from error
 
 
@@ -462,7 +463,9 @@ def _trial(record: PredictorRecord) -> PairVectors:
     specs = (record.antibody, record.antigen)
     for kind, spec, chains in zip(KINDS, specs, (("A", "A"), ("A",)), strict=True):
         sides[kind] = SideVectors(np.zeros((1, spec.width), np.float32), first, [chains])
-    return PairVectors(sides, None if record.features is None else record.features.nothing(1))
+    columns = record.features
+    features = None if columns is None else columns.encode(columns.with_stored(None, 1))
+    return PairVectors(sides, features)
 
 
 # ---- what was saved predicts what was measured ---------------------------------------------------
@@ -504,18 +507,21 @@ def check_saved(
         If anything differs by more than rounding, or errors on learned labels are larger than on
         held-out ones.
     """
-    pairs = inputs.pairs
     store = open_store(inputs.store.path)
     rng = np.random.default_rng([seed, len(trained)])
     saved = load_predictor(folder)
     try:
-        _compare(folder, saved, predictor, store, inputs, _sampled(rng, trained, SCORED))
+        rows = _sampled(rng, trained, SCORED)
+        expected, scores = (_score(p, store, inputs, rows).scores for p in (predictor, saved))
+        _compare(folder, inputs.pairs, rows, expected, scores)
         for regime in regimes:
-            exact = regime.rows[pairs.censored[regime.rows] == 0]
+            exact = regime.tested.rows[regime.tested.is_exact]
             learned = distinct(exact[np.isin(exact, trained)])
             rows = _sampled(rng, learned, COMPARED)
             if len(rows) >= LEAST_ROWS:  # else chance is not known
-                _compare_errors(folder, saved, store, inputs, regime, rows)
+                vectors = _score(saved, store, inputs, rows).vectors
+                parts = saved.parts.predict(vectors, regime.mixture.weights)
+                _compare_errors(folder, inputs.pairs, rows, regime, parts)
     except PredictorDiffers:
         (folder / RECORD).unlink()
         raise
@@ -542,16 +548,12 @@ def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) ->
 
 def _compare(
     folder: Path,
-    saved: Predictor,
-    fitted: Predictor,
-    store: Store,
-    inputs: RunInputs,
+    pairs: LabelledPairs,
     rows: Ints,
+    expected: pd.DataFrame,
+    scores: pd.DataFrame,
 ) -> None:
     """Compare the scores of some pairs, (R,), before and after saving."""
-    pairs = inputs.pairs
-    scores = _score(saved, store, inputs, rows).scores
-    expected = _score(fitted, store, inputs, rows).scores
     tolerance = SAME_SHARE * float(pairs.pkd.std())
     for column in expected:
         before = expected[column]
@@ -571,20 +573,18 @@ def _compare(
 
 def _compare_errors(
     folder: Path,
-    saved: Predictor,
-    store: Store,
-    inputs: RunInputs,
-    regime: WeighedRegime,
+    pairs: LabelledPairs,
     rows: Ints,
+    regime: WeighedRegime,
+    parts: Mapping[str, Floats],
 ) -> None:
-    """Compare errors on learned labels with out-of-fold errors of the same pairs, (R,)."""
-    pairs = inputs.pairs
-    vectors = _score(saved, store, inputs, rows).vectors
-    mixture = regime.mixture
-    predicted = mixture.pkd(saved.parts.predict(vectors, mixture.weights))
+    """Compare errors on learned labels with out-of-fold errors of the same pairs, (R,).
+
+    `parts` are predictions of the saved parts, (R,) each.
+    """
+    predicted = regime.mixture.pkd(parts)
     # of labels that count for little, the fit may have learned nothing
-    weight_R = weights_of(pairs.share, rows)
-    weight_R = np.ones(len(rows)) if weight_R is None else weight_R
+    weight_R = np.ones(len(rows)) if pairs.share is None else label_weights(pairs.share[rows])
     learned = weight_R * np.square(pairs.pkd[rows] - predicted)
     excess = learned - weight_R * _held_out_errors(pairs.pkd, regime)[rows]
     # pairs of one group alone, too: they would have no error by chance
@@ -605,9 +605,9 @@ def _compare_errors(
 
 def _held_out_errors(pkd: Floats, regime: WeighedRegime) -> Floats:
     """Return the mean squared out-of-fold error of each pair, (P,); NaN of others."""
-    square = np.square(pkd[regime.rows] - regime.predicted)
-    total = np.bincount(regime.rows, square, minlength=len(pkd))
-    count = np.bincount(regime.rows, minlength=len(pkd))
+    rows = regime.tested.rows
+    total = np.bincount(rows, np.square(pkd[rows] - regime.predicted), minlength=len(pkd))
+    count = np.bincount(rows, minlength=len(pkd))
     with np.errstate(invalid="ignore"):
         return np.asarray(total / count)
 
@@ -666,7 +666,9 @@ def contents_of(record: bytes, weights: BinaryIO, others: Iterable[str]) -> list
         Names of the other files in the folder.
     """
     fields = json.loads(record)
-    shapes = _shapes(weights)
+    # a safetensors file begins with the length of its head
+    head = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
+    shapes = {name: entry["shape"] for name, entry in head.items() if name != "__metadata__"}
     sides = _residue_sides(fields)
     files = [
         FileContents(RECORD, *_held_by_record(fields, sides)),
@@ -682,12 +684,6 @@ def contents_of(record: bytes, weights: BinaryIO, others: Iterable[str]) -> list
             held = "an adapter, whose numbers were fitted to labels"
         files.append(FileContents(name, (), (held,)))
     return files
-
-
-def _shapes(weights: BinaryIO) -> dict[str, list[int]]:
-    """Read the shapes in the head of a safetensors file, which begins with its length."""
-    head = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
-    return {name: entry["shape"] for name, entry in head.items() if name != "__metadata__"}
 
 
 def _residue_sides(fields: Mapping[str, Any]) -> dict[str, set[Kind]]:
@@ -776,13 +772,11 @@ def _record(content: bytes) -> dict[str, object]:
 def check_manifest(folder: Path) -> None:
     """Check the names of the files of a shared predictor, and each against its digest."""
     path = folder / MANIFEST
-    try:
+    errors = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+    with _refusing(path, "is not the manifest of a predictor", *errors, advice=_GET_AGAIN):
         written = json.loads(read_inside(folder, MANIFEST))
         files = dict(written["files"])
         format_fields = {name: written[name] for name in FORMAT}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        msg = f"{path}: is not the manifest of a predictor ({error}). Get the predictor again."
-        raise DamagedFile(msg) from error
     check_names(path, files, READ)
     if format_fields != FORMAT:
         msg = (
@@ -792,14 +786,11 @@ def check_manifest(folder: Path) -> None:
         raise DamagedFile(msg)
     unlisted = {name for name in READ if name in (RECORD, WEIGHTS) or (folder / name).exists()}
     for name in sorted(unlisted - files.keys()):
-        msg = f"{folder / name}: is not listed in {MANIFEST}. Get the predictor again."
+        msg = f"{folder / name}: is not listed in {MANIFEST}. {_GET_AGAIN}"
         raise DamagedFile(msg)
     for name, expected in files.items():
-        try:
+        with _refusing(folder / name, "cannot be read", OSError, advice=_GET_AGAIN):
             is_same = _record(read_inside(folder, name)) == expected
-        except OSError as error:
-            msg = f"{folder / name}: cannot be read ({error}). Get the predictor again."
-            raise DamagedFile(msg) from error
         if not is_same:
             msg = (
                 f"{folder / name}: differs from its digest in {MANIFEST}; expected the file that "

@@ -56,9 +56,8 @@ from abag.head.models.residue_kernel import (
     residue_training,
 )
 from abag.head.models.ridge import FeatureBlock, fit_ridge
-from abag.head.regimes.regimes import REGIMES
 from abag.head.regimes.relations import distance_to_parent
-from abag.head.regimes.splits import Split, grouped_folds
+from abag.head.regimes.splits import REGIMES, Split, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
@@ -622,15 +621,30 @@ class BaselineInputs:
 
     def ridge_of(self, block: FeatureBlock) -> Floats:
         """Predict every pair, (P,), by a ridge on one block."""
-        training = self.training
-        fit = fit_ridge(
-            [block], self.pairs.pkd, training.rows, training.fold, training.device, training.weight
-        )
+        fit = fit_ridge([block], self.training)
         return np.asarray(fit.intercept + (block.table_ND @ fit.weights[0])[block.index])
 
     def mean_of(self, group: Ints) -> Floats:
-        """Predict the mean label of the same group, (P,), see `group_mean`."""
-        return group_mean(group, self.pairs.pkd, self.split, self.fit_rows, self.training.weight)
+        """Predict the mean label of the training rows in the same group, else of all, (P,).
+
+        Rows of the group -1 are in none.
+        """
+        size = int(group.max(initial=0)) + 1
+        weight = self.training.weight
+        weight = np.ones(len(self.fit_rows)) if weight is None else weight
+        inside = group[self.fit_rows] >= 0
+        grouped = self.fit_rows[inside]
+        count = np.bincount(group[grouped], weight[inside], minlength=size)
+        total = np.bincount(
+            group[grouped], weight[inside] * self.pairs.pkd[grouped], minlength=size
+        )
+        seen = (group >= 0) & (count[group] > 0)
+        mean = np.where(seen, total[group] / np.where(count, count, 1.0)[group], self.training.mean)
+        for part in distinct(self.split.part):  # the mean of all would score as a mean of groups
+            rows = self.split.part == part
+            if not seen[rows].any():
+                mean[rows] = np.nan
+        return mean
 
 
 def count_mutations(pairs: LabelledPairs) -> Ints | None:
@@ -654,29 +668,6 @@ def inner_folds(group: Ints) -> Ints:
         group = np.arange(len(group))
         groups = len(group)
     return grouped_folds(group, min(INNER_FOLDS, groups), seed=0)
-
-
-def group_mean(
-    group: Ints, pkd: Floats, split: Split, fit_rows: Ints, weight: Floats | None = None
-) -> Floats:
-    """Predict the mean label of the training rows in the same group, else of all, (P,).
-
-    Rows of the group -1 are in none. `weight`, (F,), is that of the labels; None: all are alike.
-    """
-    size = int(group.max(initial=0)) + 1
-    weight = np.ones(len(fit_rows)) if weight is None else weight
-    inside = group[fit_rows] >= 0
-    grouped = fit_rows[inside]
-    count = np.bincount(group[grouped], weight[inside], minlength=size)
-    total = np.bincount(group[grouped], weight[inside] * pkd[grouped], minlength=size)
-    seen = (group >= 0) & (count[group] > 0)
-    mean_of_all = np.average(pkd[fit_rows], weights=weight)
-    mean = np.where(seen, total[group] / np.where(count, count, 1.0)[group], mean_of_all)
-    for part in distinct(split.part):  # the mean of all would score as a mean of groups
-        rows = split.part == part
-        if not seen[rows].any():
-            mean[rows] = np.nan
-    return mean
 
 
 def _antigen_mean(inputs: BaselineInputs) -> Floats | None:

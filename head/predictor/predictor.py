@@ -62,7 +62,9 @@ from abag.head.labels.headers import (
 )
 from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.pair_vectors import PairVectors, SideVectors
-from abag.head.regimes.regimes import (
+from abag.head.regimes.relations import NONE
+from abag.head.regimes.sides import KnownSequences, TrainedChains
+from abag.head.regimes.splits import (
     NEW,
     REGIMES,
     FoundRegimes,
@@ -72,8 +74,6 @@ from abag.head.regimes.regimes import (
     find_regimes,
     words_of,
 )
-from abag.head.regimes.relations import NONE
-from abag.head.regimes.sides import KnownSequences, TrainedChains
 
 if TYPE_CHECKING:
     from abag.head.predictor.parts import Parts, UsedRegime
@@ -344,7 +344,9 @@ class Predictor:
             raise SequenceError(msg)
         antibodies = [antibody_chains(h, x) for h, x in zip(heavies, lights, strict=True)]
         if self.layout.chains == "auto":
-            antibodies = [_in_their_places(chains) for chains in antibodies]
+            for n, (h, x) in enumerate(antibodies):
+                types = (chain_types(h), chain_types(x))
+                antibodies[n] = place_chains((h, x), types, "auto")[0]
         if self.layout.antibody_region == "fv":
             antibodies = [cut_to_domains(chains)[0] for chains in antibodies]
         read = self._given_features(features, len(antibodies))
@@ -669,10 +671,10 @@ class Predictor:
                 used = {
                     kind: of_kind[min(n, len(of_kind) - 1)] for kind, of_kind in encoders.items()
                 }
-                options_of_run: dict[str, Any] = {}
+                fingerprints = {kind: view.fingerprint for kind, view in used.items()}
+                options_of_run: dict[str, Any] = {"fingerprints": fingerprints}
                 for kind, view in used.items():
                     options_of_run[f"{kind}_encoder"] = view.origin
-                    options_of_run[f"{kind}_fingerprint"] = view.fingerprint
                 if antigen := used.get("antigen"):
                     # of "window-1022", window; "whole" is of an encoder without a longest chain
                     long = antigen.long.partition("-")[0].replace("whole", "window")
@@ -863,12 +865,6 @@ def _broadcast(**chains: Iterable[str] | str | None) -> list[list[str]]:
     for name, sequences in chains.items():
         columns.append(lists[name] if name in lists else [str(sequences or "")] * rows)
     return columns
-
-
-def _in_their_places(chains: Chains) -> Chains:
-    """Put the chains of an antibody where ``--chains auto`` puts those of a table."""
-    heavy, light = chains
-    return place_chains(chains, (chain_types(heavy), chain_types(light)), "auto")[0]
 
 
 def _shared_index(

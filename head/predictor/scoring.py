@@ -90,7 +90,7 @@ from abag.head.predictor.predictor import (
     SequenceCounts,
     Sequences,
 )
-from abag.head.regimes.regimes import KNOWN, words_of
+from abag.head.regimes.splits import KNOWN, words_of
 
 if TYPE_CHECKING:
     from tqdm import tqdm

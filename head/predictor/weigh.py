@@ -35,7 +35,6 @@ from scipy.optimize import nnls
 from scipy.special import gammaln, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights, weights_of
-from abag.core.errors import RunError
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import (
     RegimeScore,
@@ -48,14 +47,13 @@ from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import fit_sigma
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
-from abag.head.regimes.regimes import KNOWN, without_absent
 from abag.head.regimes.sides import (
     LEAST_GROUPS,
     LEAST_ROWS,
     effective_groups,
     standard_error,
 )
-from abag.head.regimes.splits import TEST, grouped_folds, judged, learned_rows
+from abag.head.regimes.splits import KNOWN, grouped_folds, judged, learned_rows, without_absent
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
@@ -260,11 +258,9 @@ class WeighedRegime:
     measured: MeasuredRegime
     mixture: Mixture
     """Weights of the parts, those without weight left out, and the calibration of sigma."""
-    rows: Ints
-    """Index of each tested pair in the table, (R,), fold after fold, as all below."""
-    of_fold: Ints
+    tested: TestedPairs
     group: Ints
-    """Pairs of one group are one measurement where parts are weighed."""
+    """Pairs of one group are one measurement where parts are weighed, (R,), as all below."""
     distance: Ints
     """Differences from the nearest training sequences."""
     tells_sigma: NDArray[np.bool_]
@@ -298,10 +294,6 @@ class WeighedRegime:
             verdict=verdict,
         )
 
-    def in_fold(self, number: int) -> NDArray[np.bool_]:
-        """Return which tested pairs are those of a fold, (R,), in the order of its split."""
-        return np.asarray(self.of_fold == number)
-
 
 @dataclass(frozen=True, slots=True)
 class WeighedRun:
@@ -322,7 +314,7 @@ def weigh_run(
     noise = fit_noise(pairs, held_out)
     category_noise = fit_category_noise(pairs, held_out)
     for regime in held_out:
-        fit_tail(pairs, regime)
+        fit_tail(regime)
     for regime, (_, fitted) in zip(held_out, folds, strict=True):
         score_held_out(pairs, regime, fitted)
     return WeighedRun(held_out, noise, category_noise)
@@ -332,46 +324,34 @@ def weigh(
     pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Predictions]
 ) -> WeighedRegime:
     """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
-    names = folds[0].parts
-    if any(fold.parts != names for fold in folds):
-        msg = f"{measured.regime.name}: the folds have different parts; expected those of the run"
-        raise RunError(msg)
-    rows_F = [split.rows(TEST) for split in measured.splits]
-    rows = np.concatenate(rows_F)
-    fold_of_row = np.repeat(np.arange(len(rows_F)), [len(fold_rows) for fold_rows in rows_F])
-    tested_folds = list(zip(folds, rows_F, strict=True))
-    part_KR = []
-    for name in names:
-        tested = [fold.predicted[name][fold_rows] for fold, fold_rows in tested_folds]
-        part_KR.append(np.concatenate(tested))
+    names = folds[0].parts  # those of the run, see `RunParts`
+    tested = TestedPairs.of(pairs, measured)
+    rows = tested.rows
+    part_KR = [tested.take([fold.predicted[name] for fold in folds]) for name in names]
     part_RK = np.stack(part_KR, axis=1)
-    variance = np.concatenate([fold.variance[fold_rows] for fold, fold_rows in tested_folds])
-    distances = [np.zeros(0, np.int64)]
-    for split, fold_rows in zip(measured.splits, rows_F, strict=True):
-        counted = np.zeros(len(split.part), np.int64) if split.distance is None else split.distance
-        distances.append(counted[fold_rows])
-    distance = np.concatenate(distances)
-    smallest = min((group[rows] for group in measured.groups), key=effective_groups)
+    variance = tested.take([fold.variance for fold in folds])
+    distance = np.zeros(len(rows), np.int64)
+    distances = [split.distance for split in measured.splits if split.distance is not None]
+    if distances:
+        distance = np.stack(distances)[tested.fold, rows]
+    smallest = min(tested.groups, key=effective_groups)
     if measured.note and effective_groups(smallest) < LEAST_GROUPS:
         smallest = rows  # too few to weigh by: each pair counts
-    half = fold_of_row
-    if len(rows_F) == 1:  # the halves of its groups weigh each other
+    half = tested.fold
+    if len(folds) == 1:  # the halves of its groups weigh each other
         level = pairs.pkd[rows] if pairs.quantity.classes else None
         half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0, level)
     mean = names.index(MEAN)
     regime = partial(
         WeighedRegime,
         measured=measured,
-        rows=rows,
-        of_fold=fold_of_row,
+        tested=tested,
         group=smallest,
         distance=distance,
     )
     if pairs.quantity.classes:
         of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
         usual_K = np.array([USUAL_WEIGHTS.get(name, 1.0) for name in names])
-        if not usual_K.any():
-            usual_K[mean] = 1.0
         usual_K /= usual_K.sum()
         is_far = distance > _reach(distance)
         weights, link, predicted_R, top_R = _weigh_classes(of_classes, half, is_far, mean, usual_K)
@@ -382,7 +362,7 @@ def weigh(
             tells_sigma=np.zeros(len(rows), np.bool_),  # a probability tells it
             predicted=predicted_R,
             sigma=mixture.sigma(predicted_R, variance),
-            mean=_training_means(pairs, measured)[fold_of_row],
+            mean=_training_means(pairs, measured)[tested.fold],
             top=top_R,
         )
     censored = pairs.censored[rows]
@@ -404,7 +384,7 @@ def weigh(
     apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
-        others = np.isin(fold_of_apart, fold_of_row[judging])
+        others = np.isin(fold_of_apart, tested.fold[judging])
         judged_by = of_tested.take(certain_labels(judging, weight_R))
         calibrated = calibrate(used, judged_by, apart.take(others))
         sigma_R[inside] = calibrated.sigma(predicted_R[inside], variance[inside], distance[inside])
@@ -671,36 +651,37 @@ def _fit_factors(
 
     `index` is the group of each pair, (P,).
     """
-    rows = np.concatenate([regime.rows for regime in held_out])
+    rows = np.concatenate([regime.tested.rows for regime in held_out])
     error = pairs.pkd[rows] - np.concatenate([regime.predicted for regime in held_out])
     square = np.square(error / np.concatenate([regime.sigma for regime in held_out]))
     tells = np.concatenate([regime.tells_sigma for regime in held_out])
     noise = fit_sequence_noise(square[tells], index[rows[tells]], rows[tells], number)
     factor_R = noise.factor_N[index[rows]]  # of others, which are left out anyway
     factor_R[tells] = noise.left_out_R
-    ends = np.cumsum([len(regime.rows) for regime in held_out])[:-1]
+    ends = np.cumsum([len(regime.tested.rows) for regime in held_out])[:-1]
     for regime, factor in zip(held_out, np.split(factor_R, ends), strict=True):
         regime.sigma = regime.sigma * np.sqrt(factor)
     return noise.factor_N
 
 
-def fit_tail(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
+def fit_tail(held_out: WeighedRegime) -> None:
     """Multiply sigma so that 90 % of the errors are within `COVERED` of it.
 
     Where few errors are large, the sigma of their squares is too wide for the others. The factor
     of a fold comes from the other folds.
     """
     tells = held_out.tells_sigma
-    scaled = np.abs(pairs.pkd[held_out.rows] - held_out.predicted) / held_out.sigma
+    rows = held_out.tested.rows
+    scaled = np.abs(held_out.tested.pkd - held_out.predicted) / held_out.sigma
     growth = held_out.mixture.growth
     if growth.growth:  # beyond, sigma stays, whatever the errors
         tells = tells & (held_out.distance <= growth.most)
     factor_R = np.ones(len(scaled))
-    for inside, judging in judged(held_out.of_fold, held_out.rows):
+    for inside, judging in judged(held_out.tested.fold, rows):
         judges = judging & tells
-        factor_R[inside] = tail_factor(scaled[judges], held_out.rows[judges])
+        factor_R[inside] = tail_factor(scaled[judges], rows[judges])
     held_out.sigma = held_out.sigma * factor_R
-    held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[tells], held_out.rows[tells]))
+    held_out.mixture = held_out.mixture.scaled(tail_factor(scaled[tells], rows[tells]))
 
 
 def tail_factor(scaled: Floats, pair: Ints) -> float:
@@ -723,19 +704,19 @@ def _expect_classes(
 
     Those of a fold come from the links that the other folds fit to each part and baseline.
     """
+    tested = held_out.tested
     for name in folds[0].predicted:
         if not all(name in fold.predicted for fold in folds):
             continue
         expected_R = held_out.mean
         if name != MEAN:
-            latent = np.stack([fold.predicted[name] for fold in folds])
-            values = latent[held_out.of_fold, held_out.rows]
-            alone = HeldOutClasses.of(pairs, held_out.rows, values[:, None], held_out.group)
-            expected_R = alone.expected(held_out.of_fold)
+            latent = tested.take([fold.predicted[name] for fold in folds])
+            alone = HeldOutClasses.of(pairs, tested.rows, latent[:, None], held_out.group)
+            expected_R = alone.expected(tested.fold)
         for number, fold in enumerate(folds):
-            inside = held_out.of_fold == number
+            inside = tested.fold == number
             predicted_P = fold.predicted[name].copy()
-            predicted_P[held_out.rows[inside]] = expected_R[inside]
+            predicted_P[tested.rows[inside]] = expected_R[inside]
             fold.predicted[name] = predicted_P
 
 
@@ -753,7 +734,7 @@ def score_held_out(
     classes = pairs.quantity.classes
     if classes:
         _expect_classes(pairs, held_out, folds)
-    tested = TestedPairs.of(pairs, measured)
+    tested = held_out.tested
     baselines = {}
     for name in folds[0].predicted:
         if name == MEAN:  # which is compared on its own
@@ -764,7 +745,7 @@ def score_held_out(
             continue
         if all(name in fold.predicted for fold in folds):
             baselines[name] = tested.take([fold.predicted[name] for fold in folds])
-    error = pairs.pkd[held_out.rows] - held_out.predicted
+    error = tested.pkd - held_out.predicted
     covered = (np.abs(error) <= COVERED * held_out.sigma).astype(np.float64)
 
     def scored(some: NDArray[np.bool_]) -> RegimeScore:

@@ -30,17 +30,6 @@ from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import read_texts
 from abag.head.labels.options import SplitOptions
 from abag.head.labels.values import number_replicates
-from abag.head.regimes.regimes import (
-    KNOWN,
-    MUTATED,
-    NEW,
-    OF_LEVELS,
-    OF_SPLIT,
-    REGIMES,
-    VARIANT,
-    Levels,
-    Regime,
-)
 from abag.head.regimes.relations import NONE, PairGroups
 from abag.head.regimes.sides import (
     LEAST_GROUPS,
@@ -52,12 +41,21 @@ from abag.head.regimes.sides import (
 )
 from abag.head.regimes.similar import number_by_appearance
 from abag.head.regimes.splits import (
+    KNOWN,
+    MUTATED,
+    NEW,
+    OF_LEVELS,
+    OF_SPLIT,
     PART_NAMES,
+    REGIMES,
     TEST,
     TRAIN,
     UNUSED,
     VALIDATION,
+    VARIANT,
+    Levels,
     Parts,
+    Regime,
     Split,
     count_leaks,
     describe_named,
@@ -385,7 +383,10 @@ class RegimesOfTable:
             inside = (antibody_level == regime.antibody) & (antigen_level == regime.antigen)
             asked_here = test & inside & ~tested[name]
             part_here = np.where(asked_here, np.int8(TEST), part)
-            is_learnable = is_trainable(part_here) and self._has_classes(part_here)
+            is_learnable = is_trainable(part_here)
+            if is_learnable and self.level is not None:
+                # a fold may hold out the residue, or the sequences, of all positive pairs
+                is_learnable = bool(np.ptp(self.level[part_here == TRAIN]) > 0)
             if 0 < asked_here.sum() < len(train) and is_learnable:
                 yield Split(
                     name=name,
@@ -396,13 +397,6 @@ class RegimesOfTable:
                     # of neighbourhoods only those that are as new
                     distance=np.where(is_apart & ~inside, NONE, distance),
                 )
-
-    def _has_classes(self, part: Parts) -> bool:
-        """Return whether the training part has pairs of several classes, where labels are classes.
-
-        All positive pairs may have the residue, or be of the sequences, that a fold holds out.
-        """
-        return self.level is None or bool(np.ptp(self.level[part == TRAIN]) > 0)
 
     def _variants(self, number: int) -> Bools:
         """Return the pairs of sequences that a fold of single pairs holds out as a whole, (P,)."""

@@ -219,8 +219,6 @@ def cached_clusters(
 
 def rows_by_group(group: Ints) -> list[Ints]:
     """List the row indices of each group of N rows, (N,), in ascending order of group."""
-    if not len(group):
-        return []
     order = np.argsort(group, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
@@ -249,14 +247,16 @@ def are_related(
         Of the others, the nearest whose chains are as long: most relatives are told by these.
     """
     related = _are_near_by(kind, as_long.distance, queries, identity)
-    if kind == "antigen":
-        apart = np.flatnonzero(~related)
-        related[apart] = _antigens_near(_take(queries, apart), targets, identity)
-        return related
-    apart = np.flatnonzero(~related)
-    related[apart] = _antibodies_near(_take(queries, apart), targets, identity)
-    apart = np.flatnonzero(~related)
-    related[apart] = _clones_near(_take(queries, apart), loops)
+    rules: list[Callable[[list[Chains]], Bools]]
+    rules = [lambda apart: _antigens_near(apart, targets, identity)]
+    if kind == "antibody":
+        rules = [
+            lambda apart: _antibodies_near(apart, targets, identity),
+            lambda apart: _clones_near(apart, loops),
+        ]
+    for are_near in rules:
+        rows = np.flatnonzero(~related)
+        related[rows] = are_near([queries[row] for row in rows.tolist()])
     return related
 
 
@@ -279,10 +279,6 @@ def _are_near_by(kind: Kind, distance: Ints, sequences: Sequence[Chains], identi
         least = identity_of_chains(identity, is_peptide=peptides)
         edits[rows] = count_edits(lengths[rows], least)
     return np.asarray((distance != NONE) & (distance <= edits))
-
-
-def _take(sequences: Sequence[Chains], rows: Ints) -> list[Chains]:
-    return [sequences[row] for row in rows.tolist()]
 
 
 # ---- antibodies ----------------------------------------------------------------------------------
@@ -321,15 +317,15 @@ def _antibodies_near(
     near = np.zeros(len(queries), np.bool_)
     joined = queries_N2[is_paired, 0] + queries_N2[is_paired, 1]
     joined_targets = targets_T2[is_target_paired, 0] + targets_T2[is_target_paired, 1]
-    near[is_paired] = _whole_near(joined, joined_targets, identity)
+    near[is_paired] = whole_near(joined, joined_targets, identity)
     for texts, target_texts in zip(queries_N2.T, targets_T2.T, strict=True):
         # as for clusters: not two paired ones by one chain
         has_chain = target_texts != ""
         alone = target_texts[has_chain & ~is_target_paired]
         rows = ~near & is_paired
-        near[rows] = _whole_near(texts[rows], alone, identity)
+        near[rows] = whole_near(texts[rows], alone, identity)
         rows = ~near & ~is_paired & (texts != "")
-        near[rows] = _whole_near(texts[rows], target_texts[has_chain], identity)
+        near[rows] = whole_near(texts[rows], target_texts[has_chain], identity)
     return near
 
 
@@ -337,14 +333,6 @@ def _chains_of(antibodies: Sequence[Chains]) -> tuple[NDArray[np.object_], Bools
     """Return the chains of N antibodies, (N, 2), and which have both, (N,)."""
     texts_N2 = np.array(antibodies, object).reshape(-1, len(CHAIN_ROLES))
     return texts_N2, (texts_N2 != "").all(axis=1)
-
-
-def _whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
-    """Return which of N strings have a near-duplicate among others, each compared once."""
-    if not len(queries) or not len(targets):
-        return np.zeros(len(queries), np.bool_)
-    unique, index = np.unique(queries, return_inverse=True)
-    return np.asarray(whole_near(unique, np.unique(targets), identity)[index])
 
 
 # ---- clones --------------------------------------------------------------------------------------
@@ -791,27 +779,17 @@ def _words_of(chains: NDArray[np.object_]) -> Words:
 
 def _edits(query_KP: NDArray[np.object_], target_KP: NDArray[np.object_], most: int) -> Ints:
     """Return the distances of K pairs of sequences, (K,); any larger above `most`."""
-    from rapidfuzz.distance import Hamming, Levenshtein
-    from rapidfuzz.process import cpdist
-
     total = np.zeros(len(query_KP), np.int64)
     for queries, targets in zip(query_KP.T, target_KP.T, strict=True):
         length = lengths_of(queries)
         other_length = lengths_of(targets)
         total += LONE_CHAIN * ((length > 0) != (other_length > 0))
         are_both = (length > 0) & (other_length > 0)
-        for scorer, is_scored in (
-            (Hamming.distance, are_both & (length == other_length) & (queries != targets)),
-            (Levenshtein.distance, are_both & (length != other_length)),
-        ):
-            pairs = np.flatnonzero(is_scored)
+        are_as_long = length == other_length
+        for in_place in (True, False):
+            pairs = np.flatnonzero(are_both & (are_as_long == in_place) & (queries != targets))
             if len(pairs):
-                total[pairs] += cpdist(
-                    queries[pairs].tolist(),
-                    targets[pairs].tolist(),
-                    scorer=scorer,
-                    score_cutoff=most,
-                    dtype=np.int32,
-                    workers=-1,
+                total[pairs] += whole_distances(
+                    queries[pairs], targets[pairs], most, in_place=in_place
                 )
     return total

@@ -37,7 +37,6 @@ from abag.embed.tables.chains import (
     position_number,
 )
 from abag.embed.tables.numbering import Numbered, number_antibodies
-from abag.head.regimes.regimes import KNOWN, MUTATED, NEW, VARIANT, Levels, NewSequences
 from abag.head.regimes.relations import (
     NONE,
     Distances,
@@ -49,7 +48,15 @@ from abag.head.regimes.relations import (
     consensus,
 )
 from abag.head.regimes.similar import Words, lengths_of
-from abag.head.regimes.splits import grouped_folds
+from abag.head.regimes.splits import (
+    KNOWN,
+    MUTATED,
+    NEW,
+    VARIANT,
+    Levels,
+    NewSequences,
+    grouped_folds,
+)
 
 GAP = ord("-")
 """Code of a place without a residue."""

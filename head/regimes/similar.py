@@ -417,10 +417,6 @@ def _components(n: int, i: Ints, j: Ints) -> Ints:
     return np.asarray(sparse.csgraph.connected_components(graph, directed=False)[1], np.int64)
 
 
-def _join_texts(labels: Ints, i: Ints, j: Ints) -> Ints:
-    return _components(len(labels), labels[i], labels[j])[labels] if len(i) else labels
-
-
 class Components:
     """Join N strings by near-duplicates; a subclass bounds their distances."""
 
@@ -495,21 +491,15 @@ class Components:
         i = i[order]
         j = j[order]
         while len(i):
-            # the closest pairs of each string that are left
-            _, begins, rest = np.unique(i, return_index=True, return_counts=True)
-            closest = []
-            for begin, count in zip(begins.tolist(), rest.tolist(), strict=True):
-                closest.append(np.arange(begin, begin + min(count, CLOSEST)))
-            chosen = np.concatenate(closest)
-            allowed = self.allowed(i[chosen], j[chosen])
+            number = np.arange(len(i)) - np.searchsorted(i, i)  # among the pairs of its string
+            closest = number < CLOSEST
+            allowed = self.allowed(i[closest], j[closest])
             # one worker: each block has its own thread already
             distance = whole_distances(
-                self.strings[i[chosen]], self.strings[j[chosen]], int(allowed.max()), workers=1
+                self.strings[i[closest]], self.strings[j[closest]], int(allowed.max()), workers=1
             )
-            is_near[i[chosen[distance <= allowed]] - start] = True
-            left = np.ones(len(i), np.bool_)
-            left[chosen] = False
-            left &= ~is_near[i - start]
+            is_near[i[closest][distance <= allowed] - start] = True
+            left = ~closest & ~is_near[i - start]
             i = i[left]
             j = j[left]
 
@@ -519,7 +509,9 @@ class Components:
             allowed = self.allowed(i, j)
             distance = whole_distances(self.strings[i], self.strings[j], int(allowed.max()))
             near = distance <= allowed
-            self.labels = _join_texts(self.labels, i[near], j[near])
+            if near.any():
+                labels = self.labels
+                self.labels = _components(len(labels), labels[i[near]], labels[j[near]])[labels]
 
     def _worth_aligning(self, i: Ints, j: Ints) -> tuple[Ints, Ints, Ints]:
         apart = self.labels[i] != self.labels[j]
@@ -573,10 +565,13 @@ class WholeStrings(Components):
 
 def whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
     """Return which of N strings have a near-duplicate among T others by edit distance, (N,)."""
-    if len(queries) > FEW_QUERIES:
-        search = WholeStrings(np.concatenate([queries, targets]), identity)
-        return search.near_first(len(queries))
-    return _near_few(queries, targets, identity)
+    unique, index = np.unique(queries, return_inverse=True)
+    targets = np.unique(targets)
+    if len(unique) > FEW_QUERIES and len(targets):
+        near = WholeStrings(np.concatenate([unique, targets]), identity).near_first(len(unique))
+    else:
+        near = _near_few(unique, targets, identity)
+    return np.asarray(near[index])
 
 
 def _near_few(queries: Strings, targets: Strings, identity: float) -> Bools:
@@ -688,19 +683,25 @@ def _pack(strings: Sequence[str]) -> Words:
 
 
 def whole_distances(
-    first: Strings, second: Strings, largest: int | None = None, *, workers: int = -1
+    first: Strings,
+    second: Strings,
+    largest: int | None = None,
+    *,
+    workers: int = -1,
+    in_place: bool = False,
 ) -> Ints:
     """Compute the edit distances of K pairs of whole strings; above `largest` any larger number.
 
-    `workers` is the number of threads; -1: all cores.
+    `workers` is the number of threads, -1: all cores. With `in_place`, strings have equal lengths,
+    and the positions at which they differ are counted.
     """
-    from rapidfuzz.distance import Levenshtein
+    from rapidfuzz.distance import Hamming, Levenshtein
     from rapidfuzz.process import cpdist
 
     distances = cpdist(
         first.tolist(),
         second.tolist(),
-        scorer=Levenshtein.distance,
+        scorer=Hamming.distance if in_place else Levenshtein.distance,
         score_cutoff=largest,
         dtype=np.int32,
         workers=workers,

@@ -32,11 +32,11 @@ from abag.head.runs.run_folder import (
     NoFinishedRun,
     SavedRun,
     described,
+    naming_damage,
     read_config,
     read_run,
     recorded_quantity,
     training_logs,
-    why_not_read,
 )
 
 ALIVE_SECONDS = 120
@@ -151,14 +151,13 @@ def _differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
 
 def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
     try:
-        if not (run / "summary.json").exists():
-            return read_progress(run, read_config(run)), None
-        saved = read_run(run)
-        rounds = rounds_of(run, saved.summary)
-    except (NoFinishedRun, DamagedFile) as error:
+        with naming_damage(run):
+            if not (run / "summary.json").exists():
+                return read_progress(run, read_config(run)), None
+            saved = read_run(run)
+            rounds = rounds_of(run, saved.summary)
+    except NoFinishedRun as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
-    except OSError as error:
-        return {"run": str(run), "state": "unreadable", "reason": why_not_read(run, error)}, None
     state = {
         "run": str(run),
         "state": "finished",

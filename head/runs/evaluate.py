@@ -56,10 +56,17 @@ from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
 from abag.head.predictor.scoring import load_predictor, refuse_antigen
 from abag.head.predictor.weigh import COVERED
-from abag.head.regimes.regimes import LEVELS, REGIMES, VARIANT, Regime, without_absent
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import LEAST_ROWS
-from abag.head.regimes.splits import KEYS, pair_keys
+from abag.head.regimes.splits import (
+    KEYS,
+    LEVELS,
+    REGIMES,
+    VARIANT,
+    Regime,
+    pair_keys,
+    without_absent,
+)
 from abag.head.runs.run_folder import (
     RunSummary,
     SavedRun,

@@ -37,7 +37,7 @@ from abag.core.messages import printable
 from abag.core.options import schema
 from abag.embed.encoders.registry import ALIASES
 from abag.embed.tables.chains import KINDS
-from abag.embed.tables.table import read_texts
+from abag.embed.tables.table import read_names
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
@@ -69,7 +69,6 @@ from abag.head.runs.rounds import (
     MEASURED,
     NAMES,
     describe_history,
-    draw_rounds,
     measured_rows,
     round_cells,
 )
@@ -260,11 +259,26 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
         data["digits"] = digits
     data["learningCurve"] = _learning_curve(saved.summary.get("learning_curve", ()))
     data["quantity"] = str(saved.quantity)
+    if rounds := saved.summary.get("rounds"):
+        data["campaign"] = _campaign(saved, rounds, digits)
     if (residues := read_residues(saved.run)) is not None:
         data["residues"] = _residues(residues, digits)
         is_latent = bool(saved.quantity.classes)
         data["residues"]["to"] = "latent value (probit)" if is_latent else str(saved.quantity)
     return data
+
+
+def _campaign(saved: SavedRun, rounds: Sequence[Mapping[str, Any]], digits: int) -> Series:
+    """Return the labels of each round, side by side, the best so far, and what was expected."""
+    exact = saved.frame[saved.frame["censored"] == 0]
+    exact = exact.iloc[:: max(1, -(-len(exact) // MAX_POINTS))]
+    spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(exact))
+    return {
+        "round": _numbers(exact["round"] + spread),
+        "measured": _numbers(exact["pkd"], digits),
+        "best": _numbers([entry["best_so_far"] for entry in rounds], digits),
+        "expected": _numbers([entry["expected_best"] for entry in rounds], digits),
+    }
 
 
 def read_residues(run: Path) -> pd.DataFrame | None:
@@ -526,7 +540,8 @@ def write_report(saved: SavedRun) -> None:
         most_antigens=MAX_ANTIGENS,
         worst=_largest_errors(saved),
         strong=page_of(summary["strong"], quantity),
-        rounds=_rounds(saved),
+        rounds=round_cells(summary.get("rounds", ()), quantity),
+        round_columns=COLUMN_NAMES,
         settings=_settings(saved),
     )
     write_text(saved.run / "report.html", page)
@@ -559,16 +574,6 @@ def write_card(run: Path, config: Mapping[str, Any], summary: RunSummary) -> str
     )
     write_text(path, card)
     return str(path)
-
-
-def _rounds(saved: SavedRun) -> dict[str, Any] | None:
-    """Return the table and the picture of a campaign; None for a run of one round."""
-    rounds = saved.summary.get("rounds")
-    if not rounds:
-        return None
-    quantity = saved.quantity
-    picture = draw_rounds(saved.frame, rounds, quantity)
-    return {"head": COLUMN_NAMES, "rows": round_cells(rounds, quantity), "picture": Markup(picture)}
 
 
 def _settings(saved: SavedRun) -> list[tuple[str, str, str]]:
@@ -754,7 +759,7 @@ def _names(pairs: LabelledPairs) -> dict[str, Any]:
     columns: dict[str, Any] = {"row": table.row_numbers[pairs.row]}
     for role in NAMES:
         if role in table.columns:
-            texts = read_texts(table.frame[table.columns[role]].iloc[pairs.row])
+            texts = read_names(table.frame[table.columns[role]].iloc[pairs.row])
             columns[role] = [*map(printable, texts)]
     return columns
 
@@ -764,12 +769,12 @@ def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) ->
     weight = None if pairs.share is None else label_weights(pairs.share)
     frames = []
     for regime in weighed:
-        rows = regime.rows
+        rows = regime.tested.rows
         measured = regime.measured
         fold_numbers = np.array([split.fold for split in measured.splits])
         frame = keys.iloc[rows].assign(
             regime=measured.regime.name,
-            fold=fold_numbers[regime.of_fold],
+            fold=fold_numbers[regime.tested.fold],
             pair=rows,
             group=measured.groups[0][rows],
             second_group=measured.groups[-1][rows],
@@ -852,7 +857,7 @@ def _summarise_regime(
     for number, (split, fold) in enumerate(zip(splits, folds, strict=True)):
         rows = split.rows(TEST)
         to_score = rows_to_score(pairs, rows)
-        tested = {"head": weighed.predicted[weighed.in_fold(number)]}
+        tested = {"head": weighed.predicted[weighed.tested.fold == number]}
         tested |= {name: predicted_P[rows] for name, predicted_P in fold.predicted.items()}
         for name, predicted_R in tested.items():
             scores_of_fold = to_score.score(predicted_R, strong_pkd)

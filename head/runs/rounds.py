@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from abag.core.messages import counted, printable, quoted, say
 from abag.embed.tables.chains import NO_ANTIGEN
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import read_texts
+from abag.embed.tables.table import read_names
 from abag.head.labels.column import Remembered, decide_label
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import CONFLICT_PKD, LabelledPairs
@@ -43,12 +42,6 @@ COLUMN_NAMES = (
 )
 _OF_KD = {-1: ">", 0: "", 1: "<"}
 _OF_VALUE = {-1: "<", 0: "", 1: ">"}
-WIDTH = 640.0
-HEIGHT = 260.0
-MARGIN = 44.0
-DOT = 3.0
-MOST_DOTS = 2000
-"""Of measured pairs; the rest of a larger campaign is left out evenly."""
 SAME_LABEL = 1e-9
 """Largest difference of two labels that are one."""
 SAME_LABEL_PKD = 0.0075
@@ -124,7 +117,7 @@ def measured_rows(pairs: LabelledPairs) -> pd.DataFrame:
     for role in NAMES:
         frame[role] = ""
         if role in table.columns:
-            frame[role] = read_texts(table.frame[table.columns[role]].iloc[at]).tolist()
+            frame[role] = read_names(table.frame[table.columns[role]].iloc[at]).tolist()
     texts = [*SEQUENCES, *NAMES, "censored"]
     if pairs.beside is not None:
         stored = set() if pairs.features is None else set(pairs.features.in_store)
@@ -297,83 +290,7 @@ def _apart_in_words(score: Mapping[str, Any], quantity: Quantity) -> str:
     return f"{text} ({counted(score['n'], 'pair')})"
 
 
-# ---- the picture ---------------------------------------------------------------------------------
-
-
-def draw_rounds(
-    frame: pd.DataFrame, rounds: Sequence[Mapping[str, Any]], quantity: Quantity
-) -> str:
-    """Draw all measured pairs by round, the best so far as a line, and what was promised.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns ``round``, ``pkd`` and ``censored`` of P pairs.
-    rounds : sequence of mapping
-        As `describe_history` returns them.
-    quantity : Quantity
-        Of the labels.
-
-    Returns
-    -------
-    str
-        An SVG element that needs no script; it has no text of a table.
-    """
-    exact = frame[frame["censored"] == 0]
-    step_of_rows = max(1, -(-len(exact) // MOST_DOTS))
-    exact = exact.iloc[::step_of_rows]
-    values = [*exact["pkd"]]
-    for entry in rounds:
-        of_round = (entry["expected_best"], entry["best_so_far"])
-        values += [value for value in of_round if value is not None]
-    low = min(values)
-    high = max(values)
-    span = (high - low) or 1.0
-    step = (WIDTH - 2 * MARGIN) / len(rounds)
-
-    def x(number: float) -> float:
-        return MARGIN + step * (number + 0.5)
-
-    def y(value: float) -> float:
-        return float(HEIGHT - MARGIN - (value - low) / span * (HEIGHT - 2 * MARGIN))
-
-    rng = np.random.default_rng(0)
-    spread = rng.uniform(-0.3, 0.3, len(exact))
-    parts = []
-    for number, value in zip(exact["round"] + spread, exact["pkd"], strict=True):
-        place = f'cx="{x(number):.1f}" cy="{y(value):.1f}"'
-        parts.append(f'<circle {place} r="{DOT}" fill="#2166ac" fill-opacity="0.45"/>')
-    corners = []
-    for entry in rounds:
-        if entry["best_so_far"] is not None:
-            corners.append(f"{x(entry['round']):.1f},{y(entry['best_so_far']):.1f}")
-    line = " ".join(corners)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="#1b7837" stroke-width="2"/>')
-    for entry in rounds:
-        at = x(entry["round"])
-        parts.append(_text(at, HEIGHT - MARGIN + 18, f"round {entry['round']}"))
-        if entry["expected_best"] is not None:
-            top = y(entry["expected_best"])
-            parts.append(
-                f'<line x1="{at - 16:.1f}" x2="{at + 16:.1f}" y1="{top:.1f}" y2="{top:.1f}" '
-                'stroke="#d6604d" stroke-width="2" stroke-dasharray="4 3"/>'
-            )
-    for value in (low, high):
-        parts.append(_text(MARGIN - 18, y(value) + 4, escape(quantity.show(value, digits=1))))
-    legend = "dots: measured; line: best so far; dashes: expected best"
-    parts.append(_text(WIDTH / 2, 18, f"{escape(str(quantity))}; {legend}"))
-    title = f"{escape(str(quantity))} of the pairs of each round"
-    return (
-        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="{WIDTH:g}" role="img" '
-        f'aria-label="{title}"><title>{title}</title>{"".join(parts)}</svg>'
-    )
-
-
-def _text(x: float, y: float, text: str) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle" font-size="12" '
-        f'fill="currentColor">{text}</text>'
-    )
+# ---- rounds that contradict or repeat each other ------------------------------------------------
 
 
 def refuse_contradictions(measured: pd.DataFrame, new: pd.DataFrame, pairs: LabelledPairs) -> None:

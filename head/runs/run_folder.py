@@ -384,16 +384,6 @@ def read_tables(run: Path, config: Mapping[str, Any], summary: RunSummary) -> Sa
     return SavedRun(run, config, summary, frame, tested)
 
 
-def why_not_read(run: Path, error: OSError) -> str:
-    """Say which file of a run the file system does not let this user use, and why."""
-    where = run if error.filename is None else os.fsdecode(error.filename)
-    reason = error.strerror or first_line(error)
-    return (
-        f"{where}: cannot be read ({reason}); expected a file of a run that this user may read. "
-        "Change its permissions, or copy the run."
-    )
-
-
 @contextmanager
 def naming_damage(run: Path) -> Iterator[None]:
     """Raise `NoFinishedRun`, in one line, for what missing and damaged files of a run raise."""
@@ -408,7 +398,12 @@ def naming_damage(run: Path) -> Iterator[None]:
         )
         raise NoFinishedRun(msg) from error
     except PermissionError as error:
-        raise NoFinishedRun(why_not_read(run, error)) from error
+        where = run if error.filename is None else os.fsdecode(error.filename)
+        msg = (
+            f"{where}: cannot be read ({error.strerror or first_line(error)}); expected a file of "
+            "a run that this user may read. Change its permissions, or copy the run."
+        )
+        raise NoFinishedRun(msg) from error
     except _UNREADABLE as error:
         reason = why_unreadable(run, error).rstrip(".")
         msg = f"{run}: a file of the run is damaged ({reason}). Copy the whole run folder again."

@@ -41,10 +41,9 @@ from abag.head.regimes.folds import (
     measure_regimes,
     with_distances,
 )
-from abag.head.regimes.regimes import without_absent
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import Sides
-from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts
+from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts, without_absent
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,18 @@ const charts = {
       series: [{ name: "residues", colour: "c1", kind: "letter", items }],
     };
   },
+  campaign() {
+    const { round, measured, best, expected } = data.campaign, rounds = [...best.keys()];
+    const say = (what) => (x, y) => `round ${Math.round(x)}\n${what} ${y}`;
+    return {
+      x: "round", y: pkd,
+      series: [
+        { name: "measured", colour: "c0", items: zip(round, measured, say("measured")) },
+        { name: "best so far", colour: "c1", kind: "line", items: zip(rounds, best, say("best so far")) },
+        { name: "expected best", colour: "c2 large", items: zip(rounds, expected, say("expected best")) },
+      ],
+    };
+  },
   calibration({ calibration }) {
     if (!calibration) return { series: [] };
     const items = zip(calibration.x, calibration.y, (x, y, i) =>
@@ -261,7 +273,7 @@ function listen(svg, points) {
 
 // ---- controls --------------------------------------------------------------------------------
 
-if (!data.residues) delete charts.residues;
+for (const name of ["residues", "campaign"]) if (!data[name]) delete charts[name];
 const drawAll = () => Object.keys(charts).forEach(draw);
 
 const select = document.getElementById("fold");
