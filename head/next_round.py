@@ -27,7 +27,7 @@ from abag.embed.tables.table import Table, TableLike, read_numbers
 from abag.head.design.batches import known_errors
 from abag.head.labels.classes import read_classes
 from abag.head.labels.column import AS_IN_THE_RUN, Columns, LabelLayout, Remembered, decide_label
-from abag.head.labels.features import LOGLIKS, MISSING, with_logliks
+from abag.head.labels.features import LOGLIKS, MISSING
 from abag.head.labels.headers import USUAL_PKD, Quantity, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
@@ -36,6 +36,7 @@ from abag.head.labels.labelled_pairs import (
     label_pairs,
     report_counts,
     with_feature_columns,
+    with_logliks,
 )
 from abag.head.labels.options import (
     BesideRole,

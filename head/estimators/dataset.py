@@ -25,12 +25,12 @@ from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table_writer import with_types
 from abag.head.evaluation.verdicts import label_problems
 from abag.head.labels.column import decide_label
-from abag.head.labels.features import with_logliks
 from abag.head.labels.labelled_pairs import (
     columns_beside,
     label_pairs,
     report_counts,
     with_feature_columns,
+    with_logliks,
 )
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.regimes.folds import make_splits

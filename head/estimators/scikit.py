@@ -45,9 +45,14 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs, table_of
 from abag.head.fit import fit_predictor
 from abag.head.labels.column import decide_label
-from abag.head.labels.features import read_features, with_logliks
+from abag.head.labels.features import read_features
 from abag.head.labels.headers import read_header
-from abag.head.labels.labelled_pairs import columns_beside, label_pairs, with_feature_columns
+from abag.head.labels.labelled_pairs import (
+    columns_beside,
+    label_pairs,
+    with_feature_columns,
+    with_logliks,
+)
 from abag.head.labels.options import LabelOptions, SplitOptions, named_beside
 from abag.head.models.config import FitConfig
 from abag.head.predictor.predictor import Scorer

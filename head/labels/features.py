@@ -13,7 +13,7 @@ K = F + C.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +27,6 @@ from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import MISSING_TEXT, Kind
 from abag.embed.tables.columns import LONGEST_NAME, quote_some, refuse_absent
 from abag.embed.tables.formats import cell_text
-from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import Table, read_numbers
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, BesideRole
 from abag.head.labels.stored_vectors import PairFeatures
@@ -501,62 +500,6 @@ def refuse_features(names: Iterable[str], where: str, advice: str) -> None:
     listed = quote_some([*names])
     msg = f"{where}: the run reads the columns {listed}; expected these of each pair. {advice}"
     raise ColumnError(msg)
-
-
-def with_logliks(
-    table: SequenceTable,
-    beside: Sequence[ColumnBeside],
-    folders: Mapping[Kind, EncoderFolder],
-) -> tuple[SequenceTable, tuple[ColumnBeside, ...]]:
-    """Add the likelihoods of a store that are features as columns.
-
-    Parameters
-    ----------
-    table : SequenceTable
-        R rows.
-    beside : sequence of ColumnBeside
-        ``loglik`` in a store stands for the likelihoods of all sides that have one.
-    folders : mapping
-        Where the vectors of each kind are; none for antigens that nobody encodes.
-
-    Returns
-    -------
-    table : SequenceTable
-        With a column for each.
-    beside : tuple of ColumnBeside
-        With the names of these columns, and the digests of what gives the likelihoods.
-
-    Raises
-    ------
-    ColumnError
-        If the store has none.
-    """
-    columns: dict[tuple[str, BesideRole], ColumnBeside] = {}
-    frame = table.frame
-    for column in beside:
-        if not column.in_store:
-            columns[column.name, column.role] = column
-            continue
-        asked = LOGLIKS if column.name == LOGLIK else {column.name: LOGLIKS[column.name]}
-        likelihoods = {}
-        for name, kind in asked.items():
-            is_stored = kind in folders and folders[kind].head
-            if is_stored and name not in frame.columns:
-                likelihoods[name] = folders[kind]
-        if not likelihoods:
-            msg = (
-                f"{table.source}: no column {column.name!r}, and no likelihood of the "
-                f"{' or '.join(asked.values())} in the store; expected one of them. Run abag embed "
-                "--loglik into a new store, or leave it out."
-            )
-            raise ColumnError(msg)
-        for name, folder in likelihoods.items():
-            sequences = table.sequences[LOGLIKS[name]]
-            loglik_N = read_logliks(folder, sequences.keys)
-            frame = frame.assign(**{name: loglik_N[sequences.of_row]})
-            # loglik may be named beside a likelihood of its own
-            columns[name, column.role] = replace(column, name=name, head=folder.head)
-    return replace(table, frame=frame), tuple(columns.values())
 
 
 def read_logliks(folder: EncoderFolder, keys: NDArray[np.uint8], head: str = "") -> Floats:

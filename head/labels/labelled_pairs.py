@@ -9,7 +9,7 @@ R rows of a table, P pairs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -23,6 +23,7 @@ from abag.core.arrays import Bools, Floats, Ints, weights_of
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
 from abag.core.units import UNITS
+from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
@@ -37,16 +38,18 @@ from abag.head.labels.column import (
     units_in_cell,
 )
 from abag.head.labels.features import (
+    LOGLIKS,
     ColumnBeside,
     FeatureCells,
     FeatureColumns,
     mean_cells,
     names_of,
     read_cells,
+    read_logliks,
     words_as_codes,
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import Floor, Label, LabelOptions
+from abag.head.labels.options import BesideRole, Floor, Label, LabelOptions
 from abag.head.labels.stored_vectors import CONSTANT, PairFeatures
 from abag.head.labels.values import (
     Affinities,
@@ -163,6 +166,62 @@ def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
         absent = [x for x in verdicts if x.is_absent]
         of_all.append([*refused, *present, *absent][0])
     return tuple(of_all)
+
+
+def with_logliks(
+    table: SequenceTable,
+    beside: Sequence[ColumnBeside],
+    folders: Mapping[Kind, EncoderFolder],
+) -> tuple[SequenceTable, tuple[ColumnBeside, ...]]:
+    """Add the likelihoods of a store that are features as columns.
+
+    Parameters
+    ----------
+    table : SequenceTable
+        R rows.
+    beside : sequence of ColumnBeside
+        ``loglik`` in a store stands for the likelihoods of all sides that have one.
+    folders : mapping
+        Where the vectors of each kind are; none for antigens that nobody encodes.
+
+    Returns
+    -------
+    table : SequenceTable
+        With a column for each.
+    beside : tuple of ColumnBeside
+        With the names of these columns, and the digests of what gives the likelihoods.
+
+    Raises
+    ------
+    ColumnError
+        If the store has none.
+    """
+    columns: dict[tuple[str, BesideRole], ColumnBeside] = {}
+    frame = table.frame
+    for column in beside:
+        if not column.in_store:
+            columns[column.name, column.role] = column
+            continue
+        asked = LOGLIKS if column.name == LOGLIK else {column.name: LOGLIKS[column.name]}
+        likelihoods = {}
+        for name, kind in asked.items():
+            is_stored = kind in folders and folders[kind].head
+            if is_stored and name not in frame.columns:
+                likelihoods[name] = folders[kind]
+        if not likelihoods:
+            msg = (
+                f"{table.source}: no column {column.name!r}, and no likelihood of the "
+                f"{' or '.join(asked.values())} in the store; expected one of them. Run abag embed "
+                "--loglik into a new store, or leave it out."
+            )
+            raise ColumnError(msg)
+        for name, folder in likelihoods.items():
+            sequences = table.sequences[LOGLIKS[name]]
+            loglik_N = read_logliks(folder, sequences.keys)
+            frame = frame.assign(**{name: loglik_N[sequences.of_row]})
+            # loglik may be named beside a likelihood of its own
+            columns[name, column.role] = replace(column, name=name, head=folder.head)
+    return replace(table, frame=frame), tuple(columns.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

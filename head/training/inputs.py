@@ -23,7 +23,6 @@ from abag.embed.tables.pairs import SequenceTable, read_rows
 from abag.embed.tables.references import constant_sequences, names_digest
 from abag.embed.tables.table import TableLike
 from abag.head.labels.column import Remembered, RunLayout, decide_label
-from abag.head.labels.features import with_logliks
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     LabelReading,
@@ -32,6 +31,7 @@ from abag.head.labels.labelled_pairs import (
     report_counts,
     training_labels,
     with_feature_columns,
+    with_logliks,
 )
 from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.config import FitConfig
