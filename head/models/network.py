@@ -172,6 +172,13 @@ class AdamW:
             self.groups.append((member, matrices, decay))
             self.groups.append((member, rest, 0.0))
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the moments and steps of all members by name: the live tensors."""
+        if self.alike:  # the kernel counts the steps of the first member
+            for name in self.named:
+                self.state[f"{name}.step"][1:] = self.state[f"{name}.step"][0]
+        return self.state
+
     def clear(self) -> None:
         """Drop the gradients of the last step."""
         for parameter in self.named.values():
@@ -204,9 +211,6 @@ class AdamW:
                 weight_decay=decay,
                 eps=1e-8,
             )
-            if self.alike:  # the kernel counts one member's steps
-                for step in steps:
-                    step[1:] = step[0]
 
     def _of_member(self, member: int, tensors: Iterable[Tensor | None]) -> list[Tensor]:
         return [t if self.alike else t[member] for t in tensors if t is not None]
@@ -217,8 +221,8 @@ def clip_members(gradients: Sequence[Tensor]) -> None:
     norms = [vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
     norm_M = vector_norm(torch.stack(norms), dim=0)
     scale_M = (MAX_GRADIENT_NORM / (norm_M + NORM_EPS)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(scale_M.view(-1, *[1] * (gradient.ndim - 1)))
+    scales = [scale_M.view(-1, *[1] * (gradient.ndim - 1)) for gradient in gradients]
+    torch._foreach_mul_([*gradients], scales)
 
 
 @dataclass(frozen=True, slots=True)
