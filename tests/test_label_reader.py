@@ -329,6 +329,14 @@ def test_numbers_as_publications_write_them_are_refused_with_how_to_write_them(c
     assert advice in refused
 
 
+@pytest.mark.parametrize("name", ["KD (nM) ± SD", "KD ± SEM (nM)", "EC50 +/- SD, nM"])
+def test_a_column_of_values_with_their_errors_is_told_to_be_divided(name):
+    table = with_words([]).rename(columns={"KD (nM)": name})
+    texts = table.assign(**{name: table[name] + " ± 0.4"})
+    assert f"{name!r} holds values and errors: write them into two" in abag.plan(texts)["refused"]
+    assert "two columns" not in abag.plan(table)["refused"]
+
+
 @pytest.mark.parametrize(
     ("name", "cells", "is_told"),
     [

@@ -611,13 +611,40 @@ def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name)
     assert f"column {name!r} is used as censored: it holds relations such as >" in pairs.table.notes
 
 
+@pytest.mark.parametrize("name", ["modifier", "relation", "censored"])
+@pytest.mark.parametrize("words", [("GT", "LT", "eq"), ("greater than", "Less than", "equal")])
+def test_relations_in_words_are_bounds(name, words):
+    above, below, exact = words
+    pairs = read_labels(
+        chembl(**{name: [exact, above, "", exact, below, exact]}), label="kd_nm", **VALUE
+    )
+    by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
+    assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+
+
 @pytest.mark.parametrize("cells", [[False, True], ["no", "yes"], [0, 1], ["uncensored", "right"]])
 def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells):
     table = chembl(censored=cells[0])
     assert not read_labels(table, label="kd_nm", **VALUE).censored.any()
     said = rf"row 3, column censored: '?{cells[1]}'? .* is not a valid relation; expected > or <"
+    flagged = table.assign(censored=[*2 * cells[:1], *4 * cells[1:]])
     with pytest.raises(LabelError, match=said):
-        read_labels(table.assign(censored=[*2 * cells[:1], *4 * cells[1:]]), label="kd_nm", **VALUE)
+        read_labels(flagged, label="kd_nm", **VALUE)
+    with pytest.raises(LabelError, match="column is_censored"):
+        read_labels(flagged.rename(columns={"censored": "is_censored"}), label="kd_nm", **VALUE)
+
+
+@pytest.mark.parametrize("name", ["potency", "result", "Standard Value"])
+def test_a_column_of_units_is_of_a_label_of_any_name(name):
+    table = chembl(**{"Unit": "ng/mL"}).rename(columns={"Standard Value": name})
+    chosen = {"columns": {"pkd": name}}
+    assert read_labels(table, **chosen).unit == "ng_ml"
+    with pytest.raises(LabelError, match=r"'ng/mL' .* is not the unit of labels that are read as"):
+        read_labels(table, label="ug_ml", **chosen)
+    value = {"columns": {"label": name}, "label": "value", "better": "lower"}
+    assert len(read_labels(table, **value)) == 6
+    with pytest.raises(LabelError, match="expected one unit in all rows"):
+        read_labels(table.assign(Unit=3 * ["ng/mL", "ug/mL"]), **value)
 
 
 @pytest.mark.parametrize("cells", [["Alice", "Bob"], ["1", "2"], [1, 2]])
@@ -626,11 +653,7 @@ def test_a_column_of_persons_called_operator_is_no_relation(cells):
     assert "censored" not in read_labels(table, label="kd_nm", **VALUE).table.columns
     for words in (["gt", "eq"], [">", "="]):
         used = table.assign(operator=3 * words)
-        if words[0] == ">":
-            assert read_labels(used, label="kd_nm", **VALUE).censored.any()
-        else:
-            with pytest.raises(LabelError, match=r"'gt' .* is not a valid relation; expected >"):
-                read_labels(used, label="kd_nm", **VALUE)
+        assert read_labels(used, label="kd_nm", **VALUE).censored.any()
     columns = VALUE["columns"] | {"censored": "operator"}
     with pytest.raises(LabelError, match="is not a valid relation"):
         read_labels(table, label="kd_nm", columns=columns)
@@ -766,6 +789,9 @@ def test_antigens_are_read_from_the_column_of_sequences_beside_one_of_their_name
     read = read_sequences(table)
     assert read.columns["antigen"] == "Target protein sequence"
     assert read.columns["antigen_name"] == "Antigen"
+    other = table.rename(columns={"Target protein sequence": "protein_seq"}).drop(columns="Antigen")
+    with pytest.raises(AbagError, match=r"no column for antigen.*'protein_seq' may hold it"):
+        read_sequences(other)
     peptides = table.assign(Antigen="GILGFVFTL")
     assert read_sequences(peptides).columns["antigen"] == "Antigen"
 

@@ -81,7 +81,10 @@ ROLES: dict[str, tuple[str, ...]] = {
         "(pkd)?sigma",
         "(pkd|prediction|predicted|pkdpredicted)?(std|sd|stddev|stdev|uncertainty|standarderror)",
     ),
-    "censored": ("censored|censor|censoring", "(kd|affinity|aff|label)?(relation|operator|op)"),
+    "censored": (
+        "(is)?(censored|censor|censoring)",
+        "(kd|affinity|aff|label)?(relation|operator|op)",
+    ),
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),
     "mutations": (),  # embed.tables.references finds them where there is a parent

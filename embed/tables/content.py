@@ -499,7 +499,7 @@ def antigen_candidates(table: Table) -> list[str]:
     used = {*table.columns.values()} - {table.columns.get("antigen_name")}
     candidates = []
     for name in table.names:
-        if name in used or REGION.search(name) or may_hold([name], {}, ANTIBODY_ROLES):
+        if name in used or REGION.search(name) or may_hold([name], {}, CHAIN_ROLES):
             continue
         is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)
         if is_named or role_by_content(table, name) == "antigen":

@@ -58,6 +58,12 @@ _GROUPED = re.compile(
 
 SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 """Relations by their first character: on which side of a number the value lies."""
+SIGN_OF_WORDS = {
+    **dict.fromkeys(("gt", "ge", "gte", "greater than", "more than", "greater"), ">"),
+    **dict.fromkeys(("lt", "le", "lte", "less than", "less"), "<"),
+    **dict.fromkeys(("eq", "equal", "equals", "equal to"), "="),
+}
+"""Relations in words, in lower case."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
 
 

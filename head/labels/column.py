@@ -38,7 +38,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import SIDES, read_bounds, read_texts, says_no_binding
+from abag.embed.tables.table import SIDES, SIGN_OF_WORDS, read_bounds, read_texts, says_no_binding
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -277,6 +277,8 @@ class Column:
             choice = column_option("label", self.name)
             words = quote_names(self.ordered_words)
             return f"{self.name!r} holds {words}: use {choice} --classes NAMES, the worst first."
+        if header.affinity and re.search(r"±|\+\s*/\s*-", self.name) and not self.holds_numbers:
+            return f"{self.name!r} holds values and errors: write them into two columns."
         if header.not_label or not (header.affinity or header.plain):
             return ""
         if not (header.sure or self.holds_numbers):
@@ -943,6 +945,8 @@ def units_in_cell(label: str, text: str) -> tuple[Label, ...]:
     """Return the units that a label may be in if a cell beside it says so; none if it says none."""
     stated = _unit_of_concentration(label)
     quantity = label if stated is None else UNITS[stated].written[0]
+    if not read_header(quantity).names_affinity:  # a name of one's own, such as potency
+        quantity = f"{quantity} KD"
     return read_header(f"{quantity} ({text})").units
 
 
@@ -961,8 +965,9 @@ def _unit_of_cells(column: Column, name: str) -> Label | None:
 def _describes(table: Table, name: str, label: str) -> str:
     """Say what the cells of a column describe: relations, types or units; empty for others."""
     texts = [text.strip("'\" ") for text in distinct_texts(table, name)]
-    if texts and all(map(_RELATION.fullmatch, texts)):
-        return "censored" if any(SIDES[text[0]] for text in texts) else ""
+    signs = [SIGN_OF_WORDS.get(text.lower(), text) for text in texts]
+    if signs and all(map(_RELATION.fullmatch, signs)):
+        return "censored" if any(SIDES[sign[0]] for sign in signs) else ""
     if "unit" in simplified(name):
         return "units" if any(_units_in_cells(table, name, label)) else ""
     affinities = 0

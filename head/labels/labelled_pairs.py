@@ -260,8 +260,11 @@ def _refuse_other_unit(table: SequenceTable, column: str, affinities: Affinities
     """Refuse labels of which a column says that they are in another unit than they are read in."""
     stated = read_texts(table.frame[column])
     is_other = stated != ""
-    for unit in stated[is_other].unique():
-        if affinities.unit in units_in_cell(affinities.column, unit):
+    units = {unit: units_in_cell(affinities.column, unit) for unit in stated[is_other].unique()}
+    if not affinities.quantity.affinity and len({*units.values()}) == 1:
+        return  # as they are written
+    for unit, allowed in units.items():
+        if affinities.unit in allowed:
             is_other &= stated != unit
     refuse_cells(
         table,

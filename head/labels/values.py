@@ -28,6 +28,7 @@ from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import (
     SIDES,
+    SIGN_OF_WORDS,
     Table,
     read_bounds,
     read_numbers,
@@ -285,7 +286,7 @@ def _read_relations(table: SequenceTable, column: str) -> tuple[pd.Series, Float
     Sides are as in `LabelledPairs.censored`, of what the column is of, Kd or pKd.
     """
     text = read_texts(table.frame[column]).str.strip("'\" ")  # ChEMBL writes '>'
-    text = text.mask(text.str.lower().isin(_EXACT), "=")
+    text = text.str.lower().replace({**SIGN_OF_WORDS, **dict.fromkeys(_EXACT, "=")})
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text)[0]
     signs = "".join(SIDES)
