@@ -271,7 +271,7 @@ def plan(tables: Tables, as_json: bool, verbose: bool, **options: Any) -> None:
 
 @_command("runs")
 @click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
-@click.option("-v", "--verbose", is_flag=True, help="Print all scores, not those that fit only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print all scores, not only those that decide.")
 def runs(folders: Sequence[Path], as_json: bool, verbose: bool) -> None:
     """Compare runs, or look at one that is training.
 

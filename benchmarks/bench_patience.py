@@ -27,7 +27,7 @@ from abag.head.demo import demo_table
 
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 HEADS = ("mlp", "stack")
-SETTINGS = ((50, 0), (50, 10), (30, 0), (30, 10), (20, 0), (20, 10))
+SETTINGS = ((50, 0), (50, 10), (30, 0), (30, 10), (20, 0), (20, 10), (30, 6), (30, 7))
 """Epochs and patience; the first are compared with."""
 
 
@@ -102,7 +102,7 @@ def main():
     ]
     settings = [SETTINGS[at] for at in arguments.setting]
     rows = arguments.rows
-    split = None  # all regimes
+    split = "auto"  # all regimes
     if arguments.tiny:
         split = "random"
         tables = [("demo", demo_table(), "pKd")]

@@ -515,3 +515,15 @@ def test_texts_that_share_prefixes_are_read_as_they_are(tmp_path):
         chunks = [c.frame for c in read_table_chunks(tmp_path / "a.parquet", rows=rows)]
         for name, cells in pd.concat(chunks).items():
             assert [*cells[:3000]] == texts[:3000], name
+
+
+@pytest.mark.parametrize("as_written", [False, True])
+def test_times_beyond_those_of_python_are_no_reason_to_fail(tmp_path, as_written):
+    times = pa.array([10**13, None], pa.timestamp("s"))
+    pq.write_table(pa.table({"x": ["a", "b"], "time": times}), tmp_path / "a.parquet")
+    with pytest.raises(ColumnError, match="no column for heavy, light or antibody"):
+        read_sequences(tmp_path / "a.parquet", as_written=as_written)
+    rows = pa.table({"heavy": [None, HEAVY], "antigen": [None, "MKTAYIAKQRQISFVK"], "time": times})
+    pq.write_table(rows, tmp_path / "b.parquet")
+    read = read_sequences(tmp_path / "b.parquet", as_written=as_written, bad_rows="skip")
+    assert read.row_numbers.tolist() == [2]

@@ -140,7 +140,7 @@ def test_each_member_is_updated_as_by_adamw_of_torch(alike):
     for k, (_, parameters) in enumerate(alone):
         for p, stacked in zip(parameters, stack.parameters(), strict=True):
             torch.testing.assert_close(stacked[k], p)
-    assert ours.state["bias.step"].tolist() == [3, 3, 3]
+    assert ours.tensors()["bias.step"].tolist() == [3, 3, 3]
 
 
 def test_bf16_training_stays_close_to_fp32_training():

@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_file
 
 import abag
 from abag import DamagedFile, SequenceError, StoreError, load_predictor
-from abag.head.models.network import Mlp, factorise
-from abag.head.models.pair_vectors import SideVectors
+from abag.head.models.network import Mlp, NetworkModel
+from abag.head.models.pair_vectors import NetworkSettings, SideVectors
 from abag.head.predictor.parts import Growth, Mixture, Parts
 
 QUICK = drawn.QUICK | {"head": "mlp", "epochs": 3}
@@ -405,20 +405,25 @@ def test_the_model_card_has_data_split_scores_limits_and_licences(trained):
 
 
 @pytest.mark.parametrize("widths", [(16,), (16, 8)])
-def test_a_factorised_network_gives_the_output_of_the_whole_network(widths):
+def test_a_network_that_reads_each_sequence_once_gives_the_output_of_the_whole_network(widths):
     torch.manual_seed(1)
     model = Mlp(11, widths, (0.0,)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()
-        antibody_ND = torch.randn(7, 6)
-        antigen_ME = torch.randn(4, 5)
-        i = torch.randint(7, (50,))
-        j = torch.randint(4, (50,))
-        antibodies, antigens, combine = factorise(model, 6)
-        output = combine(antibodies(antibody_ND)[i], antigens(antigen_ME)[j])
-        want = model(antibody_ND[i][None], antigen_ME[j][None])[0]
-    torch.testing.assert_close(output, want, rtol=1e-5, atol=1e-5)
+    x_ND = torch.randn(7, 6)
+    y_ME = torch.randn(4, 5)
+    i = torch.randint(7, (50,))
+    j = torch.randint(4, (50,))
+    scalings = {"antibody": Standardizer.identity(6), "antigen": Standardizer.identity(5)}
+    network = NetworkModel(NetworkSettings(widths, 0.0, 1.0), model, scalings)
+    sides = {
+        "antibody": SideVectors(x_ND.numpy(), i.numpy()),
+        "antigen": SideVectors(y_ME.numpy(), j.numpy()),
+    }
+    with torch.no_grad():
+        expected = model(x_ND[i][None], y_ME[j][None])[0]
+    np.testing.assert_allclose(network.predict(PairVectors(sides)), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_members_predict_their_mean_and_sigma_adds_spread_and_noise(trained):

@@ -175,7 +175,7 @@ def test_a_stopped_final_run_begins_again_if_another_trial_is_best_by_now(
     assert list((tmp_path / "s/final").rglob("latest"))
     best = {"shape": next(iter(SHAPES)), "loss": "mse", "dropout": 0.125, "lr": 0.00125}
     best |= {"weight_decay": 0.5, "antibody_pooling": "mean", "antigen_pooling": "mean"}
-    monkeypatch.setattr(sweep, "used_parameters", lambda _: best)
+    monkeypatch.setattr(sweep, "used_parameters", lambda _: {**best})
     for _ in range(2):
         summary, said = quick_sweep(case, tmp_path / "s", final=True, members=2, save_every=1)
     config = json.loads((tmp_path / "s/final/config.json").read_text())

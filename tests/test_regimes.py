@@ -241,6 +241,21 @@ def test_exact_duplicates_are_known_and_unrelated_sequences_are_new():
     assert known_sequences.compare(unrelated).level.tolist() == [NEW, NEW]
 
 
+@pytest.mark.parametrize("kind", ["antibody", "antigen"])
+def test_what_is_new_about_a_sequence_does_not_depend_on_those_beside_it(kind):
+    rng = np.random.default_rng(6)
+    trained = [mutated(rng, HEAVY, 2) for _ in range(30)]
+    asked = [*trained[:3], *(mutated(rng, HEAVY, n % 4) for n in range(12)), HEAVY[:-2], HEAVY[3:]]
+    pack = (lambda text: (text, "")) if kind == "antibody" else (lambda text: (text,))
+    known_sequences = known_of(kind, [*map(pack, trained)])
+    together = known_sequences.compare([*map(pack, asked)])
+    assert len({*together.level.tolist()}) > 2
+    for number, text in enumerate(asked):
+        alone = known_sequences.compare([pack(text)])
+        assert alone.level[0] == together.level[number]
+        assert alone.distance[0] == together.distance[number]
+
+
 def mismatches(text, parent):
     return sum(a != b for a, b in zip(text, parent, strict=False))
 

@@ -57,7 +57,7 @@ FORMAT = f"abag-shard {VERSION}"
 SHARD_NAME = re.compile(r"[0-9a-f]{32}\.h5")
 LINKED = (
     "is a symbolic link, which is not followed; expected the file itself. Copy the store with the "
-    "files that its links lead to: cp -rL or rsync -aL."
+    "files that its links lead to: cp -rL or rsync -aL"
 )
 CHUNK_BYTES = 128 << 10  # reading a single row reads one chunk
 MAX_ARRAYS = 64
@@ -238,10 +238,10 @@ class Shard:
     ) -> NDArray[Any]:
         dataset = _dataset(self.path, file, name)
         if ArrayType(dataset.dtype.str, dataset.shape) != self.arrays[name]:
-            raise _damaged(self.path, f"{name!r} has changed")
+            raise damaged_file(self.path, f"{name!r} has changed")
         values: NDArray[Any] = h5py.Dataset(dataset)[start:stop]
         if not np.isfinite(values).all():  # a writer refuses them, so that this is another's file
-            raise _damaged(self.path, f"{name!r} contains infinity or NaN")
+            raise damaged_file(self.path, f"{name!r} contains infinity or NaN")
         return values
 
 
@@ -292,7 +292,7 @@ def check_digest(path: Path) -> None:
     with open_file(path) as file:
         digest = hashlib.file_digest(file, _digest).hexdigest()
     if f"{digest}.h5" != path.name:
-        raise _damaged(path, "its bytes do not match the digest in its name")
+        raise damaged_file(path, "its bytes do not match the digest in its name")
 
 
 def open_file(path: Path) -> FileIO:
@@ -301,14 +301,13 @@ def open_file(path: Path) -> FileIO:
         file = open_regular(path)
     except UnsafeFile as error:
         if path.is_symlink():
-            msg = f"{path}: {LINKED}"
-            raise DamagedFile(msg) from error
-        raise _damaged(path, "a link, a pipe or a folder; expected a regular file") from error
+            raise damaged_file(path, LINKED) from error
+        raise damaged_file(path, "a link, a pipe or a folder; expected a regular file") from error
     except PermissionError as error:
         raise _unreadable(path) from error
     if os.fstat(file.fileno()).st_size > MAX_ARRAYS * MAX_ARRAY_BYTES:
         file.close()
-        raise _damaged(path, "larger than a shard can be")
+        raise damaged_file(path, "larger than a shard can be")
     return file
 
 
@@ -326,7 +325,7 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         code = int(match[1]) if match else 0
         if code in (*TRANSIENT, errno.ENOENT):  # the file system has failed, not the file
             raise OSError(code, os.strerror(code), str(path)) from error
-        raise _damaged(path, f"HDF5 cannot read it ({first_line(error)})") from error
+        raise damaged_file(path, f"HDF5 cannot read it ({first_line(error)})") from error
 
 
 def _inspect(path: Path, file: h5py.File) -> Shard:
@@ -335,9 +334,9 @@ def _inspect(path: Path, file: h5py.File) -> Shard:
     attrs = _read_attrs(path, file)
     match = _FORMAT.fullmatch(str(attrs.pop("format", "")))
     if match is None:
-        raise _damaged(path, "not an abag shard")
+        raise damaged_file(path, "not an abag shard")
     if int(match[1]) != VERSION:
-        raise _damaged(path, f"format version {match[1]}; this abag reads {VERSION}")
+        raise damaged_file(path, f"format version {match[1]}; this abag reads {VERSION}")
     arrays: dict[str, ArrayType] = {}
     stored_bytes: dict[str, int] = {}
     for encoded_name in file.id:
@@ -348,44 +347,44 @@ def _inspect(path: Path, file: h5py.File) -> Shard:
     try:
         _check_arrays(arrays)
     except ValueError as error:
-        raise _damaged(path, str(error)) from error
+        raise damaged_file(path, str(error)) from error
     for name, array in arrays.items():
         if stored_bytes[name] < array.nbytes:  # HDF5 makes up the chunks that a file lacks
-            raise _damaged(path, f"{name!r} is not whole")
+            raise damaged_file(path, f"{name!r} is not whole")
     return Shard(path, attrs, arrays)
 
 
 def _refuse_large_attributes(path: Path, file: h5py.File) -> None:
     """Bound what the file holds beside arrays: HDF5 reads an attribute whole to tell its size."""
     if file.id.get_num_objs() > MAX_ARRAYS:
-        raise _damaged(path, f"more than {MAX_ARRAYS} arrays")
+        raise damaged_file(path, f"more than {MAX_ARRAYS} arrays")
     other_bytes = file.id.get_filesize()
     for name in file.id:
         with suppress(DamagedFile, KeyError, ValueError):  # a link, or a group
             other_bytes -= _dataset(path, file, name.decode()).get_storage_size()
     if other_bytes > MAX_OTHER_BYTES:
-        raise _damaged(path, f"holds {other_bytes:,} bytes beside its arrays")
+        raise damaged_file(path, f"holds {other_bytes:,} bytes beside its arrays")
 
 
 def _dataset(path: Path, file: h5py.File, name: str) -> h5py.h5d.DatasetID:
     """Open a dataset whose bytes are all in this file, under checksums."""
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise _damaged(path, f"{name!r} is a link")
+        raise damaged_file(path, f"{name!r} is a link")
     dataset = h5py.h5d.open(file.id, name.encode())
     created = dataset.get_create_plist()
     filters = [created.get_filter(i)[0] for i in range(created.get_nfilters())]
     # before anything else is asked: a virtual dataset opens other files to tell its shape
     if created.get_layout() != h5py.h5d.CHUNKED or filters != [h5py.h5z.FILTER_FLETCHER32]:
-        raise _damaged(path, f"{name!r} is not in chunks with the filter fletcher32 alone")
+        raise damaged_file(path, f"{name!r} is not in chunks with the filter fletcher32 alone")
     if math.prod(created.get_chunk()) * dataset.dtype.itemsize > MAX_ARRAY_BYTES:
-        raise _damaged(path, f"{name!r} has chunks of {created.get_chunk()}")
+        raise damaged_file(path, f"{name!r} has chunks of {created.get_chunk()}")
     return dataset
 
 
 def _read_attrs(path: Path, file: h5py.File) -> dict[str, str | int | float]:
     """Read the attributes of the root: numbers and strings."""
     if len(file.attrs) > MAX_ARRAYS:
-        raise _damaged(path, f"more than {MAX_ARRAYS} attributes")
+        raise damaged_file(path, f"more than {MAX_ARRAYS} attributes")
     attrs: dict[str, str | int | float] = {}
     for name in file.attrs:
         stored = file.attrs.get_id(name)
@@ -394,9 +393,9 @@ def _read_attrs(path: Path, file: h5py.File) -> dict[str, str | int | float]:
         value = value.item() if isinstance(value, np.generic) else value
         value = value.decode() if isinstance(value, bytes) else value
         if isinstance(value, str) and len(value) > MAX_ATTR_BYTES:  # of variable length
-            raise _damaged(path, f"attribute {name!r} has {len(value):,} characters")
+            raise damaged_file(path, f"attribute {name!r} has {len(value):,} characters")
         if not isinstance(value, str | int | float):
-            raise _damaged(path, f"attribute {name!r} is not a number or a string")
+            raise damaged_file(path, f"attribute {name!r} is not a number or a string")
         attrs[name] = value
     return attrs
 
@@ -438,7 +437,8 @@ def _may_have_hole(part: NDArray[Any]) -> bool:
     return not rows.any(axis=1).all()
 
 
-def _damaged(path: Path, reason: str) -> DamagedFile:
+def damaged_file(path: Path, reason: str) -> DamagedFile:
+    """Make the error of a file of a store that is not what was written, and why."""
     return DamagedFile(f"{path}: {reason}.")
 
 
@@ -471,18 +471,15 @@ def create_encoder_folder(path: Path, info: Mapping[str, object]) -> None:
 def read_encoder_info(path: Path) -> dict[str, Any]:
     """Read the encoder.json of a folder; `DamagedFile` if it has none that belongs there."""
     if path.is_symlink():
-        msg = f"{path}: {LINKED}"
-        raise DamagedFile(msg)
+        raise damaged_file(path, LINKED)
     if not path.is_dir():
-        msg = f"{path}: is not a folder."
-        raise DamagedFile(msg)
+        raise damaged_file(path, "is not a folder")
     if not os.access(path, os.R_OK | os.X_OK):
         raise _unreadable(path)
     try:
         return check_encoder_info(path, read_record(path / ENCODER_FILE))
     except FileNotFoundError as error:
-        msg = f"{path}: has no {ENCODER_FILE}."
-        raise DamagedFile(msg) from error
+        raise damaged_file(path, f"has no {ENCODER_FILE}") from error
 
 
 def folder_name(info: Mapping[str, object]) -> str:
@@ -500,17 +497,13 @@ def check_encoder_info(path: Path, info: object) -> dict[str, Any]:
             # type, not isinstance: true is an integer
             is_numbers = isinstance(layers, list) and all(type(n) is int and n > 0 for n in layers)
             if not is_numbers or len({*layers}) < len(layers):
-                msg = (
-                    f"{path}: {ENCODER_FILE} has the layers {layers!r}; expected layer numbers, "
-                    "each once."
-                )
-                raise DamagedFile(msg)
+                reason = f"has the layers {layers!r}; expected layer numbers, each once"
+                raise damaged_file(path, f"{ENCODER_FILE} {reason}")
             if reason := why_mistyped(info, _EncoderInfo):
-                msg = f"{path}: {ENCODER_FILE} is invalid: {reason}. Copy the whole folder again."
-                raise DamagedFile(msg)
+                reason = f"{ENCODER_FILE} is invalid: {reason}. Copy the whole folder again"
+                raise damaged_file(path, reason)
             return info
-    msg = f"{path}: {ENCODER_FILE} does not match the folder's name."
-    raise DamagedFile(msg)
+    raise damaged_file(path, f"{ENCODER_FILE} does not match the folder's name")
 
 
 def read_record(path: Path) -> object:
@@ -520,8 +513,7 @@ def read_record(path: Path) -> object:
     try:
         return cast("object", json.loads(text))
     except (ValueError, RecursionError) as error:
-        msg = f"{path}: is not valid JSON ({error})."
-        raise DamagedFile(msg) from error
+        raise damaged_file(path, f"is not valid JSON ({error})") from error
 
 
 # --- the copy of an adapter, beside the vectors made with it --------------------------------------
@@ -594,8 +586,8 @@ def public_adapter_files(where: Path, files: Mapping[str, bytes]) -> dict[str, b
     try:
         return {name: _public(where, name, content) for name, content in files.items()}
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        msg = f"{where}: its adapter cannot be read ({error}). Copy the whole folder again."
-        raise DamagedFile(msg) from error
+        reason = f"its adapter cannot be read ({error}). Copy the whole folder again"
+        raise damaged_file(where, reason) from error
 
 
 def _public(where: Path, name: str, content: bytes) -> bytes:

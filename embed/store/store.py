@@ -41,6 +41,7 @@ from abag.embed.store.shard import (
     UnreadableFile,
     check_encoder_info,
     create_encoder_folder,
+    damaged_file,
     folder_name,
     is_unmounted_drive,
     open_shard,
@@ -328,25 +329,20 @@ class EncoderFolder:
 
     def _refuse_foreign(self, shard: Shard) -> None:
         if not SHARD_NAME.fullmatch(shard.path.name):
-            msg = (
-                f"{shard.path}: is not the name of a shard; expected 32 hexadecimal digits and "
-                ".h5. Remove a copy, or give it its name if the original is lost."
+            reason = (
+                "is not the name of a shard; expected 32 hexadecimal digits and .h5. Remove a "
+                "copy, or give it its name if the original is lost"
             )
-            raise DamagedFile(msg)
+            raise damaged_file(shard.path, reason)
         kind = shard.attrs.get("kind")
         fingerprint = shard.attrs.get("fingerprint")
         if kind != self.kind or fingerprint != self.fingerprint:
-            msg = (
-                f"{shard.path}: made by {kind} encoder {fingerprint}; expected {self.fingerprint}."
-            )
-            raise DamagedFile(msg)
+            reason = f"made by {kind} encoder {fingerprint}; expected {self.fingerprint}"
+            raise damaged_file(shard.path, reason)
         head = shard.attrs.get("head", "")
         if head != self.head:
-            msg = (
-                f"{shard.path}: likelihoods of head {head or 'none'}; expected "
-                f"{self.head or 'none'}."
-            )
-            raise DamagedFile(msg)
+            reason = f"likelihoods of head {head or 'none'}; expected {self.head or 'none'}"
+            raise damaged_file(shard.path, reason)
         stored = shard.widths
         last_layer = [name for name in stored if "@" not in name and name != LOGLIK]
         promised = [*last_layer, *self.info.get("poolings", ()), *([LOGLIK] if self.head else [])]
@@ -354,13 +350,12 @@ class EncoderFolder:
             promised += [f"{name}@{layer}" for name in last_layer]
         lacking = [name for name in promised if name not in stored]
         if lacking:
-            msg = (
-                f"{shard.path}: has no {lacking[0]}; {ENCODER_FILE} has the layers "
-                f"{list(self.layers) or 'none'} and the poolings "
-                f"{self.info.get('poolings') or 'none'}, which all shards have to hold. Copy the "
-                "whole folder again."
+            reason = (
+                f"has no {lacking[0]}; {ENCODER_FILE} has the layers {list(self.layers) or 'none'} "
+                f"and the poolings {self.info.get('poolings') or 'none'}, which all shards have to "
+                "hold. Copy the whole folder again"
             )
-            raise DamagedFile(msg)
+            raise damaged_file(shard.path, reason)
 
     def _skip(self, name: str, problem: str, version: FileVersion | None = None) -> None:
         """Leave a damaged shard out until its file changes; `version` if it is not open."""

@@ -42,7 +42,7 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS, cell_text
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import Table, holds_labels
+from abag.embed.tables.table import Table, holds_labels, listed_cells
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -171,11 +171,7 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     if isinstance(column.dtype, pd.StringDtype):  # text files have many columns of short ones
         lengths = column.str.len().to_numpy(np.float64, na_value=0)
         rows = np.flatnonzero(lengths >= WHOLE_DOMAIN)
-    try:
-        listed = column.iloc[rows].tolist()
-    except OverflowError:  # not every time of Arrow is one of Python
-        return []
-    for row, cell in zip(rows.tolist(), listed, strict=True):
+    for row, cell in zip(rows.tolist(), listed_cells(column.iloc[rows]), strict=True):
         if isinstance(cell, str) and len(cell) >= WHOLE_DOMAIN:
             row_of_text.setdefault(cell, row)
     texts = [*row_of_text]
@@ -237,14 +233,11 @@ def _sequences_in(table: Table, name: str, *, nucleotides: bool = False) -> list
     if isinstance(cells.dtype, pd.StringDtype):
         cells = cells[cells.str.strip() != ""]
     else:  # one by one: pandas before 3 does not convert a column of lists as a whole
-        try:
-            cells = cells[[str(cell).strip() != "" for cell in cells]]
-        except OverflowError:  # not every time of Arrow is one of Python
-            return []
+        cells = cells[[str(cell).strip() != "" for cell in listed_cells(cells)]]
     # spread over the rows: a table may begin with its rows of one kind
     picked = np.linspace(0, len(cells) - 1, min(len(cells), CHECKED_AT_MOST)).astype(int)
     sequences = []
-    for text in cells.iloc[picked]:
+    for text in listed_cells(cells.iloc[picked]):
         if isinstance(text, str) and is_sequence(text):
             residues = "".join(unlisted(text).upper().split()).rstrip("*")
             if _NUCLEOTIDE_LETTERS.issuperset(residues) == nucleotides:
@@ -354,22 +347,31 @@ def refuse_other_header(table: Table) -> None:
                 "names of the columns. Add a line with them, such as heavy,light,antigen,pKd."
             )
             raise MissingColumn(msg)
-    for number, cells in table.frame.head(CHECKED_AT_MOST).iterrows():
-        names = [cell.strip() for cell in cells if isinstance(cell, str) and cell.strip()]
+    for number, texts in enumerate(_first_texts(table, CHECKED_AT_MOST)):
+        names = [*filter(None, texts)]
         if any(map(LONG_RUN.search, names)):  # a pair, beside the types of its chains
             return
         if len(may_hold(names, {}, SEQUENCE_ROLES)) > 1:
             msg = (
-                f"{table.source}: row {table.first_row + int(str(number))} holds "
+                f"{table.source}: row {table.first_row + number} holds "
                 f"{quote_some(names)}; expected the names of the columns in the first line. "
                 "Remove the lines above it."
             )
             raise MissingColumn(msg)
 
 
+def _first_texts(table: Table, rows: int) -> list[tuple[str, ...]]:
+    """Return the texts in the first rows, without spaces at their ends; empty for other cells."""
+    columns = []
+    for name in table.names:
+        cells = listed_cells(table.frame[name].iloc[:rows])
+        columns.append([cell.strip() if isinstance(cell, str) else "" for cell in cells])
+    return [*zip(*columns, strict=True)]
+
+
 def unit_below_header(table: Table) -> str:
     """Return the first cell of a unit, if the first row holds units instead of a pair."""
-    first = [cell_text(cell).strip() for cell in table.frame.iloc[0]]
+    (first,) = _first_texts(table, 1)
     units = [text for text in first if _UNIT.fullmatch(text)]
     is_top = table.frame.index[0] == 0
     return units[0] if is_top and units and not any(map(LONG_RUN.search, first)) else ""

@@ -166,6 +166,14 @@ LOOKED_AT = 1_000
 """Distinct cells of a column by which its content is recognized."""
 
 
+def listed_cells(cells: pd.Series) -> list[object]:
+    """List the cells of a column; None for each where Python lacks one of their times."""
+    try:
+        return cells.tolist()
+    except OverflowError:  # of Arrow
+        return [None] * len(cells)
+
+
 def says_no_binding(cell: object) -> bool:
     """Tell whether a cell says in words that a pair does not bind."""
     if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
@@ -254,7 +262,7 @@ class Table:
         """Return distinct cells of a column that are not empty, from its first rows."""
         filled = self.frame[name].dropna().iloc[: 50 * LOOKED_AT]
         try:
-            cells: list[object] = filled.unique()[:LOOKED_AT].tolist()
+            cells = listed_cells(pd.Series(filled.unique()[:LOOKED_AT]))
         except (TypeError, NotImplementedError):  # lists, structs
             return []
         return [cell for cell in cells if cell_text(cell).strip()]
@@ -273,7 +281,7 @@ class Table:
                 break
             cells = self._with_missing(self.frame.iloc[empty, number])
             still_empty = cells.isna().tolist()
-            for at, cell in enumerate(cells.tolist()):
+            for at, cell in enumerate(listed_cells(cells)):
                 if isinstance(cell, str):
                     still_empty[at] = cell.strip() == ""
             empty[empty] = still_empty

@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from abag.core.errors import TableError
 from abag.core.files import replacing
 from abag.core.messages import first_line
-from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.columns import ROLES, quote_names
-from abag.embed.tables.formats import FORMATS, bare_suffix, cell_text, is_gzip
+from abag.embed.tables.formats import FORMATS, bare_suffix, is_gzip
+from abag.embed.tables.table import read_texts
 
 _NUMBER_ROLES = frozenset({"pkd", "label", "prediction", "sigma"})
 _TEXT_ROLES = frozenset(ROLES) - _NUMBER_ROLES - {"censored"}
@@ -134,9 +134,8 @@ def with_types(
 
 def _texts(cells: pd.Series) -> pd.Series:
     """Return the cells of a column as text without spaces at the ends; missing ones as None."""
-    texts = [cell_text(cell).strip() for cell in cells.tolist()]
-    filled = [None if text in MISSING_TEXT else text for text in texts]
-    return pd.Series(filled, cells.index, dtype=object)
+    texts = read_texts(cells).astype(object)
+    return texts.where(texts != "", None)
 
 
 def _convert(texts: pd.Series, kind: _Type) -> pd.Series:

@@ -515,18 +515,15 @@ def _in_words(options: RankOptions, drawn: int, batch: int, candidates: Candidat
 
 def _refuse_of_numbers(options: RankOptions, quantity: Quantity) -> None:
     """Refuse rules and values of numbers where predictions are probabilities of classes."""
-    given = {
-        f"--rule {options.rule}": options.rule in ("improvement", "probability"),
-        "--above": options.above is not None,
-        "--best": options.best is not None,
-    }
-    for name, is_given in given.items():
-        if quantity.classes and is_given:
-            msg = (
-                f"{name}: is of numbers, and the predictions are {quantity.description}; expected "
-                "--rule mean, the most probable first, or ucb. Leave it out."
-            )
-            raise OptionError(msg)
+    given = options.given({"above", "best"})
+    if options.rule in ("improvement", "probability"):
+        given = f"--rule {options.rule}"
+    if quantity.classes and given:
+        msg = (
+            f"{given}: is of numbers, and the predictions are {quantity.description}; expected "
+            "--rule mean, the most probable first, or ucb. Leave it out."
+        )
+        raise OptionError(msg)
 
 
 # ---- what can be chosen --------------------------------------------------------------------------

@@ -144,10 +144,6 @@ class SolvedKernels:
             self._matrix = (kernel, mixed)
         return self._matrix[1].T.copy(order="F")  # symmetric
 
-    def factorise(self, chosen: Chosen) -> tuple[Floats, Floats]:
-        """Return the Cholesky factor, (F, F), and the weight of each pair, (F,)."""
-        return factorise(self.matrix(chosen.kernel), chosen.noise * self.share, self.target)
-
 
 def random_order(training: TrainingRows) -> Ints:
     """Return the order of the pairs of a process, (F,): the first are a sample."""
@@ -636,21 +632,20 @@ def fit_gaussian_process(
 
 
 def _fit(solver: SolvedKernels, chosen: Chosen, *, exact: bool) -> Solution:
-    fitted = _solve(solver, chosen) if exact else _solve_inducing(solver, chosen, INDUCING_PAIRS)
-    if len(solver) > VARIANCE_PAIRS:
+    pairs = len(solver)
+    if exact:
+        matrix = solver.matrix(chosen.kernel)
+        lower, weight = factorise(matrix, chosen.noise * solver.share, solver.target)
+        root = np.zeros((0, 0))
+        if pairs <= VARIANCE_PAIRS:
+            root = solve_triangle(lower, np.eye(pairs)).T
+        fitted = Solution(weight, root, float(solver.target @ weight) / pairs)
+    else:
+        fitted = _solve_inducing(solver, chosen, INDUCING_PAIRS)
+    if pairs > VARIANCE_PAIRS:
         # a root of all pairs would cost a predictor F^2 numbers, and each prediction as many steps
         return fitted._replace(root=_solve_inducing(solver, chosen, VARIANCE_PAIRS).root)
     return fitted
-
-
-def _solve(solver: SolvedKernels, chosen: Chosen) -> Solution:
-    """Fit exactly, with the root of the variance only for few pairs."""
-    lower, weight = solver.factorise(chosen)
-    pairs = len(solver)
-    root = np.zeros((0, 0))
-    if pairs <= VARIANCE_PAIRS:
-        root = solve_triangle(lower, np.eye(pairs)).T
-    return Solution(weight, root, float(solver.target @ weight) / pairs)
 
 
 def _solve_inducing(solver: SolvedKernels, chosen: Chosen, size: int) -> Solution:

@@ -172,6 +172,13 @@ class AdamW:
             self.groups.append((member, matrices, decay))
             self.groups.append((member, rest, 0.0))
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the moments and steps of all members by name: the live tensors."""
+        if self.alike:  # the kernel counts the steps of the first member
+            for name in self.named:
+                self.state[f"{name}.step"][1:] = self.state[f"{name}.step"][0]
+        return self.state
+
     def clear(self) -> None:
         """Drop the gradients of the last step."""
         for parameter in self.named.values():
@@ -204,9 +211,6 @@ class AdamW:
                 weight_decay=decay,
                 eps=1e-8,
             )
-            if self.alike:  # the kernel counts one member's steps
-                for step in steps:
-                    step[1:] = step[0]
 
     def _of_member(self, member: int, tensors: Iterable[Tensor | None]) -> list[Tensor]:
         return [t if self.alike else t[member] for t in tensors if t is not None]
@@ -217,8 +221,8 @@ def clip_members(gradients: Sequence[Tensor]) -> None:
     norms = [vector_norm(gradient.flatten(1), dim=1) for gradient in gradients]
     norm_M = vector_norm(torch.stack(norms), dim=0)
     scale_M = (MAX_GRADIENT_NORM / (norm_M + NORM_EPS)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(scale_M.view(-1, *[1] * (gradient.ndim - 1)))
+    scales = [scale_M.view(-1, *[1] * (gradient.ndim - 1)) for gradient in gradients]
+    torch._foreach_mul_([*gradients], scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,26 +238,28 @@ class NetworkModel(PairModel):
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,) in float64; the first layer is applied once per unique sequence."""
         z = np.empty(len(vectors), np.float32)
+        antibody, antigen = vectors.sides.values()
+        z_ND = torch.from_numpy(self.sides["antibody"].apply(antibody.x_ND))
+        z_ME = torch.from_numpy(self.sides["antigen"].apply(antigen.x_ND))
+        z_PK = torch.empty(len(z), 0)
+        if self.features is not None:
+            z_PK = torch.from_numpy(self.features.apply(given_features(vectors)))
+        first = cast("_Linear", self.model.layers[0])
+        columns = [z_ND.shape[1], z_ME.shape[1], z_PK.shape[1]]
         with torch.no_grad():
-            z_PK = np.empty((len(z), 0), np.float32)
-            if self.features is not None:
-                z_PK = self.features.apply(given_features(vectors))
-            antibody, antigen = vectors.sides.values()
-            antibody_width = antibody.x_ND.shape[1]
-            antibodies, antigens, combine = factorise(self.model, antibody_width, z_PK.shape[1])
-            weight_KH = feature_weights(self.model, z_PK.shape[1])
-            z_ND = self.sides["antibody"].apply(antibody.x_ND)
-            z_ME = self.sides["antigen"].apply(antigen.x_ND)
-            antibody_NH = antibodies(torch.from_numpy(z_ND))
-            antigen_MH = antigens(torch.from_numpy(z_ME))
+            weights = first.weight[0].T.split(columns)  # type: ignore[no-untyped-call]
+            weight_DH, weight_EH, weight_KH = weights
+            antibody_NH = z_ND @ weight_DH
+            antigen_MH = z_ME @ weight_EH + first.bias[0]
             for at in range(0, len(z), PAIRS_PER_BATCH):
                 pairs = slice(at, at + PAIRS_PER_BATCH)
                 antibody_B = torch.from_numpy(antibody.index[pairs].astype(np.int64))
                 antigen_B = torch.from_numpy(antigen.index[pairs].astype(np.int64))
-                antigen_BH = antigen_MH[antigen_B]
+                hidden_BH = antigen_MH[antigen_B]
                 if self.features is not None:
-                    antigen_BH += torch.from_numpy(z_PK[pairs]) @ weight_KH
-                z[pairs] = combine(antibody_NH[antibody_B], antigen_BH).numpy()
+                    hidden_BH += z_PK[pairs] @ weight_KH
+                hidden_BH += antibody_NH[antibody_B]
+                z[pairs] = self.model.layers[1:](hidden_BH[None]).view(-1).numpy()
         return z.astype(np.float64) * self.settings.pkd_scale + self.settings.pkd_mean
 
     def arrays(self) -> Arrays:
@@ -298,34 +304,6 @@ class NetworkModel(PairModel):
             model = Mlp(inputs, settings.widths, (0.0,))
         model.load_state_dict({name: t[None] for name, t in weights.items()}, assign=True)
         return cls(settings, model.eval(), sides, features)
-
-
-def factorise(
-    model: Mlp, antibody_width: int, feature_width: int = 0
-) -> tuple[Callable[..., Tensor], ...]:
-    """Factorise one network into functions: antibodies, antigens and combine.
-
-    ``combine(antibodies(x_ND)[i], antigens(x_ME)[j] + z_PK @ feature_weights(model, K))`` is its
-    output for pairs (i, j); without features the last term is absent.
-    """
-    first = cast("_Linear", model.layers[0])
-    rest = model.layers[1:]
-    weight_HI = first.weight[0]
-    bias_H = first.bias[0]
-    end = weight_HI.shape[1] - feature_width
-    left_DH = weight_HI[:, :antibody_width].T
-    right_EH = weight_HI[:, antibody_width:end].T
-    return (
-        lambda x_ND: x_ND @ left_DH,
-        lambda x_ME: x_ME @ right_EH + bias_H,
-        lambda a_BH, g_BH: cast("Tensor", rest((a_BH + g_BH)[None])).view(-1),
-    )
-
-
-def feature_weights(model: Mlp, width: int) -> Tensor:
-    """Return the weights of the features in the first layer of one network, (K, H)."""
-    weight_HI = cast("_Linear", model.layers[0]).weight[0]
-    return weight_HI[:, weight_HI.shape[1] - width :].T
 
 
 class PredictedPairs(NamedTuple):

@@ -124,6 +124,18 @@ class _Steps(NamedTuple):
     gradient: Floats
     information: Floats
     """Minus its expected second derivative."""
+    probability: Floats
+    """Of the class."""
+    density_TR: Floats
+    """Of the latent value with its noise, at each of T thresholds."""
+
+    def by_thresholds(self, level: Ints, weight: Floats) -> Floats:
+        """Return the derivatives of minus the log-likelihood by the thresholds, (T,)."""
+        derivative = []
+        for at, density_R in enumerate(self.density_TR * weight / self.probability):
+            above = density_R @ (level == at + 1).astype(float)
+            derivative.append(above - density_R @ (level == at).astype(float))
+        return np.array(derivative)
 
 
 def _steps(latent: Floats, level: Ints, thresholds: Floats) -> _Steps:
@@ -139,6 +151,8 @@ def _steps(latent: Floats, level: Ints, thresholds: Floats) -> _Steps:
         log_likelihood=np.log(own),
         gradient=slope[level, at] / own,
         information=np.square(slope / np.sqrt(share)).sum(axis=0),
+        probability=own,
+        density_TR=density[1:-1],
     )
 
 
@@ -307,7 +321,7 @@ def fit_link(
         by_ratio = -float((weight_R * step.gradient) @ mixed) / unit
         by_ratio += trust * (ratio - 1) / SLOPE_SPREAD**2
         by_ratio -= trust * float(off @ prior) * ratio * told / np.sqrt(1 + ratio**2 * told)
-        by_ends = _by_thresholds(latent, number, ends, weight_R) + trust * off
+        by_ends = step.by_thresholds(number, weight_R) + trust * off
         from_end = np.cumsum(by_ends[::-1])[::-1]
         by_gaps = from_end[1:] * np.exp(values[2:])
         return total, np.concatenate([[by_ratio, from_end[0]], by_gaps])
@@ -343,20 +357,6 @@ def fit_link(
         ends=(float(ordered[outermost]), float(ordered[-1 - outermost])),
         errors=errors,
     )
-
-
-def _by_thresholds(latent: Floats, level: Ints, thresholds: Floats, weight: Floats) -> Floats:
-    """Return the derivatives of minus the log-likelihood by the thresholds, (C - 1,)."""
-    inner = thresholds[:, None] - latent
-    ends = np.vstack([np.full_like(latent, -np.inf), inner, np.full_like(latent, np.inf)])
-    own = np.maximum(_between(ends[:-1], ends[1:]), 1e-300)[level, np.arange(len(latent))]
-    density = _density(inner) * weight / own
-    derivative = np.empty(len(thresholds))
-    for at in range(len(thresholds)):
-        derivative[at] = density[at] @ (level == at + 1).astype(float) - density[at] @ (
-            level == at
-        ).astype(float)
-    return derivative
 
 
 def working_errors(part_RK: Floats, level: Floats, link: ClassLink, mixed: Floats) -> Floats:

@@ -33,6 +33,7 @@ from scipy.special import ndtr, ndtri
 
 from abag.core import messages
 from abag.core.arrays import Floats, Ints, sort_keys
+from abag.core.cores import keep_freed_memory
 from abag.core.errors import OutputError, PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, counted, say
@@ -625,6 +626,7 @@ def predict(
     predictor = loaded(run)
     start_s = time.monotonic()
     out = None if out is None else Path(out)
+    keep_freed_memory()
     with messages.reporting(say, bars=progress):
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         explanation: Explanation | None = None

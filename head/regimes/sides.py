@@ -184,10 +184,16 @@ class SeenResidues:
         That is a residue at a position, a set of changed regions, or nothing that can be aligned.
         """
         token_NL = residues.token_NL
-        is_seen_NL = is_among(token_NL, self.tokens) | (token_NL == 0)
+        # variants have the residues of one of them but for a few
+        is_seen_NL = np.repeat(self._are_seen(token_NL[:1]), len(token_NL), axis=0)
+        is_other_NL = token_NL != token_NL[:1]
+        is_seen_NL[is_other_NL] = self._are_seen(token_NL[is_other_NL])
         changed = _changed(residues.region_NR, self.consensus)
         is_known = is_seen_NL.all(axis=1) & np.isin(changed, self.changed)
         return np.asarray(~(is_known & token_NL.any(axis=1)))
+
+    def _are_seen(self, tokens: Words) -> Bools:
+        return np.asarray(is_among(tokens, self.tokens) | (tokens == 0))
 
 
 def usual_tokens(token_NL: Words) -> Words:
@@ -265,11 +271,12 @@ def _aligned(texts: Sequence[str], reference: str, chain: int) -> Words:
 
 
 def _digest(place_L: Ints, code_NL: NDArray[np.uint8], *, gaps: bool = False) -> Words:
-    token_NL = mix((place_L << 8 | code_NL).astype(np.uint64))
+    code_C1 = np.arange(256)[:, None]
+    token_CL = mix((place_L << 8 | code_C1).astype(np.uint64))
     # letters have larger codes than a gap; 0 is beyond the ends of a chain
-    is_none = (code_NL < GAP) if gaps else (code_NL <= GAP)
-    token_NL[is_none | (code_NL == UNKNOWN)] = 0
-    return token_NL
+    is_none_C1 = (code_C1 < GAP) if gaps else (code_C1 <= GAP)
+    token_CL[(is_none_C1 | (code_C1 == UNKNOWN))[:, 0]] = 0
+    return token_CL[code_NL, np.arange(len(place_L))]
 
 
 def align(chains: Sequence[str], numbered: Numbered) -> tuple[list[str], NDArray[np.uint8]]:

@@ -14,12 +14,11 @@ M heads, P pairs, R rows, S steps of an epoch.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import time
 from abc import ABC, abstractmethod
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ import numpy as np
 import torch
 
 from abag.core.arrays import hash_arrays
-from abag.core.cores import SMALL_FOLD_PAIRS, count_cores
+from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, keep_freed_memory
 from abag.core.errors import RunError, TrainingError
 from abag.core.files import json_text, make_folder, write_text
 from abag.core.messages import Forecast, bar, detail, say, tell_share
@@ -59,10 +58,6 @@ if TYPE_CHECKING:
     from abag.head.training.stack import TrainingStep
 
 
-M_TRIM_THRESHOLD = -1
-"""Parameter of glibc's mallopt: free bytes above which memory is given back to the kernel."""
-M_MMAP_THRESHOLD = -3
-"""Parameter of glibc's mallopt: bytes from which a block is mapped on its own."""
 MAX_SAVING_SHARE = 0.01
 """Share of the training time that may go into checkpoints without a `save_every`."""
 MIN_SAVE_INTERVAL_S = 30.0
@@ -112,15 +107,6 @@ def matrix_threads(training_pairs: int) -> Iterator[None]:
     """Let torch use all cores for the matrices of a large fold, which runs beside no other."""
     with _threads(count_cores()) if training_pairs > SMALL_FOLD_PAIRS else nullcontext():
         yield
-
-
-def keep_freed_memory() -> None:
-    """Make glibc keep blocks of up to 32 MiB, and up to 256 MiB in all, for the next allocation."""
-    # or it returns gradients to the kernel, and gets zeroed pages: 40 % of a stacked step on a CPU
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(M_TRIM_THRESHOLD, 2**28)
-        libc.mallopt(M_MMAP_THRESHOLD, 2**25)
 
 
 @dataclass(slots=True, kw_only=True)

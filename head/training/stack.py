@@ -292,7 +292,7 @@ class TrainingStep:
     def tensors(self) -> dict[str, Tensor]:
         """Return everything that training changes, by name: the live tensors, not copies."""
         model = {f"model.{name}": t for name, t in self.model.state_dict().items()}
-        optimizer = {f"optimizer.{name}": t for name, t in self.optimizer.state.items()}
+        optimizer = {f"optimizer.{name}": t for name, t in self.optimizer.tensors().items()}
         return {**model, **optimizer, "losses": self.loss_SM}
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
