@@ -796,6 +796,20 @@ def test_antigens_are_read_from_the_column_of_sequences_beside_one_of_their_name
     assert read_sequences(peptides).columns["antigen"] == "Antigen"
 
 
+def test_names_of_antigens_of_which_some_are_residues_are_said_to_be_names():
+    table = pd.DataFrame({"VHH": HEAVIES, "antigen": np.resize(["WT", "BA.1", "XBB"], 12)})
+    with pytest.raises(AbagError, match=r"column 'antigen' holds names, such as 'BA.1', not"):
+        read_sequences(table)
+
+
+@pytest.mark.parametrize("name", ["P04626", "HER2"])
+@pytest.mark.parametrize("option", ["antigen", "parent"])
+def test_a_name_given_as_a_sequence_is_said_to_be_one(option, name):
+    table = pd.DataFrame({"VHH": HEAVIES, "antigen": AG, "mutations": "A1G"})
+    with pytest.raises(AbagError, match=f"{option}: '{name}' is a name, not a sequence; expected"):
+        read_sequences(table, **{option: name})
+
+
 def test_names_of_nanobodies_alone_are_said_to_be_names():
     names = [f"Nb{number}" for number in range(12)]
     with pytest.raises(AbagError, match="column 'VHH' holds names, such as 'Nb0', not"):

@@ -747,7 +747,13 @@ def _constant(
         return value
     path = Path(value)
     if bare_suffix(path) not in FORMATS:
-        return value  # which is refused as a sequence
+        if len(value) >= SHORT:
+            return value  # which is refused as a sequence
+        msg = (
+            f"{option}: {quoted(value)} is a name, not a sequence; expected residues, a FASTA file "
+            "or a name of --sequences FILE. Give the sequence."
+        )
+        raise UnknownName(msg)
     distinct: dict[str, dict[str, str]] = {}
     problems: list[str] = []
     for entry in read_entries(path, problems):

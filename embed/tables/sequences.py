@@ -58,6 +58,7 @@ from abag.embed.tables.content import (
     OTHER_STATE,
     REGION,
     SHORT,
+    SHORTEST_PEPTIDE,
     antigen_candidates,
     coded_domains,
     distinct_texts,
@@ -719,7 +720,10 @@ def _refuse_antigen_names(
     # what is longer, or has a stop codon, is a sequence with a fault
     bare = {text: text.replace(STOP_CODON, "") for text in names if not LONG_RUN.search(text)}
     names = [text for text in bare if not (is_sequence(bare[text]) or is_peptide(bare[text]))]
-    if 2 * len(names) <= distinct:  # some names are valid residues, such as VEGF
+    # some names are valid residues, such as VEGF, or WT and XBB beside BA.1
+    are_most = 2 * len(names) > distinct
+    are_short = column.longest < SHORTEST_PEPTIDE and re.search("[0-9]", "".join(names))
+    if not (are_most or are_short):
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:
         msg = (
