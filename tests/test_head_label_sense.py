@@ -82,6 +82,11 @@ def test_a_second_measurement_that_ranks_the_other_way_is_a_problem():
     ]
 
 
+def test_two_rows_do_not_say_which_way_a_second_measurement_ranks():
+    few = table(pKd=PKD[::-1].copy(), kd_nm=IN_UNIT["kd_nm"])
+    assert not any("ranks" in problem for problem in abag.plan(few.head(2))["problems"])
+
+
 def test_few_labels_in_another_unit_are_a_problem():
     mixed = PKD.copy()
     mixed[:5] = [120, 300, 450, 80, 95]

@@ -73,6 +73,8 @@ POSSIBLE_PKD = (0.0, 16.0)
 """Labels outside are certainly in another unit."""
 OPPOSITE = -0.5
 """Rank correlation from which a second measurement contradicts the direction of the label."""
+LEAST_RANKED = 5
+"""Rows from which it does: two are always in the same order or in the opposite one."""
 COUNTED_ROWS = ("rows", "other_affinity_type_rows", "skipped_labels")
 """Counts of `LabelledPairs` that `LabelledPairs.rows_text` tells."""
 _WRITTEN = (
@@ -319,7 +321,7 @@ def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[
         if 2 * measured_twice.sum() > is_measured.sum():
             label_ranks = pd.Series(pkd[measured_twice]).rank()
             other_ranks = pd.Series(other[measured_twice]).rank()
-            if label_ranks.corr(other_ranks) < OPPOSITE:
+            if label_ranks.corr(other_ranks, min_periods=LEAST_RANKED) < OPPOSITE:
                 yield name, unit
 
 
