@@ -116,6 +116,8 @@ UNREADABLE = tuple(REASONS)
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
 NUMBERED_AT_MOST = 200
 PARTS_OF_DOMAIN = 7  # frameworks and CDRs
+_NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
+"""Names of antigens such as BA.1 and IL-6, and no number."""
 _POSITION = re.compile(r"[HLK]?\d{1,3}[A-Z]?(\.\d)?")
 """A column of residues of one position."""
 FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
@@ -722,7 +724,8 @@ def _refuse_antigen_names(
     names = [text for text in bare if not (is_sequence(bare[text]) or is_peptide(bare[text]))]
     # some names are valid residues, such as VEGF, or WT and XBB beside BA.1
     are_most = 2 * len(names) > distinct
-    are_short = column.longest < SHORTEST_PEPTIDE and re.search("[0-9]", "".join(names))
+    are_numbered = any(map(_NUMBERED_NAME.fullmatch, names))
+    are_short = column.longest < SHORTEST_PEPTIDE and are_numbered
     if not (are_most or are_short):
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:
