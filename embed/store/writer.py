@@ -116,9 +116,8 @@ class ShardWriter:
         arrays: NamedArrays = {"key": np.array(keys, "|u1"), "length": np.array(lengths, "<i4")}
         for name, values in poolings.items():
             arrays[name] = np.array(values, values.dtype.newbyteorder("<"), order="C")
-            assert np.isfinite(arrays[name]).all(), (
-                name
-            )  # the encoder's are checked where they are named
+            # the encoder's are checked where they are named
+            assert np.isfinite(arrays[name]).all(), name
         for name, flag in (flags or {}).items():
             arrays[name] = np.array(flag, "|u1")
         if not len(keys):

@@ -371,14 +371,15 @@ def _first_texts(table: Table, rows: int) -> list[tuple[str, ...]]:
 
 def unit_below_header(table: Table) -> str:
     """Return the first cell of a unit, if the first row holds units instead of a pair."""
+    if table.frame.index[0]:
+        return ""
     (first,) = _first_texts(table, 1)
     sequences = {table.columns.get(role) for role in SEQUENCE_ROLES}  # M may be a residue
     units = []
     for name, text in zip(table.names, first, strict=True):
         if name not in sequences and _UNIT.fullmatch(text):
             units.append(text)
-    is_top = table.frame.index[0] == 0
-    return units[0] if is_top and units and not any(map(LONG_RUN.search, first)) else ""
+    return units[0] if units and not any(map(LONG_RUN.search, first)) else ""
 
 
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:

@@ -598,6 +598,8 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 else:
                     yield from FORMATS[suffix](stream, options)
         except ModuleNotFoundError as error:
+            if suffix != EXCEL:
+                raise
             msg = (
                 f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
                 "openpyxl, or save the sheet as CSV."

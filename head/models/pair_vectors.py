@@ -123,10 +123,12 @@ class PairVectors:
 
     def distinct(self) -> tuple[PairVectors, Ints]:
         """Return the pairs that are not alike, and the number of each pair among them, (P,)."""
+        if self.features is not None:  # which may tell two pairs of the same sequences apart
+            return self, np.arange(len(self))
         antibody, antigen = (side.index.astype(np.int64) for side in self.sides.values())
         number = antibody * (1 + antigen.max(initial=0)) + antigen
         _, first, of_pair = np.unique(number, return_index=True, return_inverse=True)
-        if len(first) == len(self) or self.features is not None:
+        if len(first) == len(self):
             return self, np.arange(len(self))
         sides = {kind: replace(side, index=side.index[first]) for kind, side in self.sides.items()}
         return PairVectors(sides), of_pair
