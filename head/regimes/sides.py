@@ -313,13 +313,10 @@ def effective_groups(group: Ints, weight: Floats | None = None) -> float:
 
     The size of a group is its rows, or their `weight`, (R,).
     """
-    return effective_number(group_sizes(group, weight)) if len(group) else 0.0
-
-
-def group_sizes(group: Ints, weight: Floats | None = None) -> Floats:
-    """Return the size of each of G groups, (G,): its rows, or their `weight`, (R,)."""
+    if not len(group):
+        return 0.0
     _, dense = np.unique(group, return_inverse=True)
-    return np.asarray(np.bincount(dense, weight), np.float64)
+    return effective_number(np.asarray(np.bincount(dense, weight), np.float64))
 
 
 def effective_number(size: Floats) -> float:
