@@ -33,6 +33,7 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
+    LIGHT_MUTATIONS,
     MUTATIONS,
     ROLES_OF,
     SEQUENCE_ROLES,
@@ -62,7 +63,6 @@ from abag.embed.tables.formats import (
     read_fasta,
 )
 from abag.embed.tables.mutations import (
-    LIGHT_MUTATIONS,
     ChainId,
     MutationRules,
     chain_of_column,
