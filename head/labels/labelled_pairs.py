@@ -26,9 +26,9 @@ from abag.core.units import UNITS
 from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.columns import quote_names, quote_some
-from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.pairs import SequenceTable, SkippedRows, describe_rows, read_pairs
+from abag.embed.tables.sequences import BadCell
 from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts, says_no_binding
 from abag.head.labels.column import (
     ColumnMeaning,

@@ -51,9 +51,15 @@ from abag.embed.tables.layout import (
     one_table,
     tables_of,
 )
-from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.options import AntibodyRegion, ReferenceOptions
-from abag.embed.tables.pairs import SequenceTable, UniqueSequences, check_chunks, read_pairs
+from abag.embed.tables.pairs import (
+    SequenceTable,
+    SkippedRows,
+    UniqueSequences,
+    check_chunks,
+    describe_counts,
+    read_pairs,
+)
 from abag.embed.tables.table import OneTable, TableLike
 from abag.embed.tables.table_writer import (
     ColumnTypes,
