@@ -23,8 +23,11 @@ from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
     MISSING_TEXT,
+    MUTATIONS,
     PLURAL,
     RESIDUES,
+    ROLES_OF,
+    SEQUENCE_ROLES,
     Kind,
     find_domains,
     is_word,
@@ -33,9 +36,6 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    MUTATIONS,
-    ROLES_OF,
-    SEQUENCE_ROLES,
     MissingColumn,
     column_option,
     quote_names,

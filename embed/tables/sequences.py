@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     LONG_RUN,
+    MUTATIONS,
     NO_ANTIGEN,
     RESIDUES,
     STOP_CODON,
@@ -44,8 +46,6 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    MUTATIONS,
     MissingColumn,
     column_option,
     quote_names,

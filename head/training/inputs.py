@@ -33,8 +33,8 @@ from abag.head.labels.labelled_pairs import (
     with_feature_columns,
     with_logliks,
 )
-from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.config import FitConfig
+from abag.head.models.pair_vectors import StoredVectors
 from abag.head.regimes.folds import (
     MeasuredRegime,
     RegimesOfTable,
