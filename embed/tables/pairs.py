@@ -223,8 +223,8 @@ class SequenceTable(Table):
     """Rows kept and skipped; unique antibodies that were split, residues that were replaced."""
     ignored: list[str]
     """One line per sequence column that is not used, or remark of the reader."""
-    files: tuple[FileLayout, ...] = ()
-    """The tables, of several that are read as one."""
+    files: tuple[FileLayout, ...]
+    """The tables that are read as one."""
     labels: tuple[Any, ...] = ()
     """What the label of each table is whose rows these are; None if labels are not asked for."""
     file_of_row: NDArray[np.int64] | None = None
@@ -260,8 +260,7 @@ class SequenceTable(Table):
     @property
     def all_sources(self) -> str:
         """Names of all tables of which this is a chunk."""
-        sources = [part.source for part in self.files] or [self.source]
-        return ", ".join(sources)
+        return ", ".join(file.source for file in self.files)
 
     def file_name(self, at: int | np.integer[Any]) -> str:
         """Return the name of the table of a row here, of several; else nothing."""
@@ -505,6 +504,7 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
         skipped=skipped,
         counts=counts,
         ignored=[*remarks, *unused, *file.remarks],
+        files=(file,),
         labels=(file.label,),
     )
 

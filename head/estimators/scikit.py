@@ -453,7 +453,8 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
                 if folder.info.get("adapter"):
                     adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
-                layout = layout_of_run(config, pairs.reading, table.columns)
+                constants = table.files[0].references.constants()
+                layout = layout_of_run(config, pairs.reading, table.columns, constants)
                 inputs = RunInputs(pairs, store, vectors, layout, config)
                 at = Path(scratch)
                 regimes = fit_predictor(inputs, at / "run", at / "predictor")
