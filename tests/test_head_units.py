@@ -13,8 +13,8 @@ from reading import read_labels
 import abag
 from abag import ColumnError, LabelError, OptionError
 from abag.core.options import schema
-from abag.core.units import NO_AFFINITIES, UNITS
 from abag.head.labels.headers import read_header, to_pkd
+from abag.head.labels.options import NO_AFFINITIES, UNITS
 
 RT_LN10 = 1.987204259e-3 * 298.15 * np.log(10)  # kcal/mol
 PKD = np.linspace(5, 11, 12).round(2)

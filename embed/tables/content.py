@@ -17,11 +17,13 @@ from abag.core.errors import TableError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
     LONG_RUN,
     REPLACED,
     RESIDUES,
+    SEQUENCE_ROLES,
     STANDARD_RESIDUES,
     WHOLE_DOMAIN,
     Kind,
@@ -30,8 +32,6 @@ from abag.embed.tables.chains import (
     unlisted,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    SEQUENCE_ROLES,
     UNNAMED,
     MissingColumn,
     column_option,

@@ -35,8 +35,8 @@ from abag.core.errors import TableError
 from abag.core.frames import plain_type, without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind, joined_list
-from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
+from abag.embed.tables.chains import KINDS, MISSING_TEXT, TEXT_ROLES, Kind, joined_list
+from abag.embed.tables.columns import may_hold, quote_some
 from abag.embed.tables.options import TableOptions
 
 EXACT = 1e15

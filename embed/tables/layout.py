@@ -27,24 +27,19 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.core.messages import say
 from abag.embed.tables.chains import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
+    MUTATIONS,
     NO_SEQUENCE,
+    ROLES_OF,
+    TEXT_ROLES,
     ChainPlaces,
     Kind,
     parse_antibody,
 )
 from abag.embed.tables.chains import antigen as antigen_chains
-from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    LONGEST_NAME,
-    MUTATIONS,
-    ROLES,
-    ROLES_OF,
-    TEXT_ROLES,
-    MissingColumn,
-    find_columns,
-)
+from abag.embed.tables.columns import LONGEST_NAME, ROLES, MissingColumn, find_columns
 from abag.embed.tables.content import (
     SHORT,
     are_peptides,

@@ -30,7 +30,6 @@ from abag.core.messages import tell_share
 from abag.core.options import parse
 from abag.embed.tables.chains import Kind
 from abag.head.labels.options import MOST_VALUE
-from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.kernel_search import (
     CRITERIA,
     VECTORS,
@@ -41,9 +40,11 @@ from abag.head.models.kernel_search import (
 )
 from abag.head.models.pair_vectors import (
     DoesNotApply,
+    FeatureScaling,
     Fit,
     PairModel,
     PairVectors,
+    Standardizer,
     TrainedHeads,
     TrainingRows,
 )
