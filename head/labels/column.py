@@ -46,6 +46,7 @@ from abag.head.labels.classes import (
     holds_classes,
     is_named_like_classes,
     refuse_other_cells,
+    says_yes_or_no,
     spelled,
     unit_of,
 )
@@ -121,6 +122,9 @@ MOST_UNUSUAL = 0.05
 """Share of numbers outside the usual range of pKd that a matrix of pKd may have."""
 _YEARS = (1900, 2100)
 _FIRST_ROWS = 50
+_FLAG = re.compile("censor|exclu|outlier|flag|saturat|invalid|discard|reject|detectionlimit|qcpass")
+_FLAG_WORDS = frozenset("lod loq lloq uloq bdl blq qc omit ignore fail failed pass passed".split())
+"""What columns are called that say which labels are bounds, or which rows are not to be used."""
 _PLAIN = re.compile(r"[-+.]?\d")
 _RELATION = re.compile("[<>=~≤≥]+")
 _LOGARITHMS = frozenset("pkd pkds pki pic50 pec50 pchembl log log10 logkd".split())
@@ -137,6 +141,10 @@ FEWEST_FOR_SCALE = 10
 """Fewer values do not show how they are distributed."""
 DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
+
+
+RATES = ("ka", "kd")
+"""Association and dissociation, as Biacore and others write them beside KD."""
 
 
 class UnclearLabel(MissingColumn):
@@ -173,8 +181,11 @@ class Column:
 
     @cached_property
     def header(self) -> Header:
-        """What the name says."""
-        return read_header(self.name)
+        """What the name says; beside each other, ka and kd in lower case are rates."""
+        header = read_header(self.name)
+        if self.name.strip() in RATES and {*RATES} <= {name.strip() for name in self.table.names}:
+            return replace(header, units=(), sure=False, not_label="a rate")
+        return header
 
     @cached_property
     def command(self) -> str:
@@ -528,7 +539,7 @@ class Columns:
         others = []
         for column in self.numbers:
             is_proposed = column.hint or column.header.better
-            if not (is_proposed or self.states_unit) and column.is_probable:
+            if not (is_proposed or self.states_unit or column.name in RATES) and column.is_probable:
                 others.append(column.name)
         how = "(--column label=NAME --label value --better higher, or lower)"
         return [f"Other columns of numbers: {quote_some(others)} {how}."] if others else []
@@ -883,8 +894,8 @@ class Describing(NamedTuple):
 NO_DESCRIPTION = Describing({}, (), ())
 
 
-def _describing(table: Table, label: str) -> Describing:
-    """Find the columns that describe the label of a table by their cells.
+def _describing(table: Table, label: str, others: Iterable[str] = ()) -> Describing:
+    """Find the columns that describe the label of a table by their cells, apart from `others`.
 
     A column that names another quantity than the label describes another column. Relations are of
     Kd, so that those of a pKd are not taken unasked.
@@ -892,10 +903,16 @@ def _describing(table: Table, label: str) -> Describing:
     roles: dict[str, str] = {}
     units = []
     remarks = []
-    used = {*table.columns.values(), *chain.from_iterable(table.ties.values()), label}
+    used = {*table.columns.values(), *chain.from_iterable(table.ties.values()), label, *others}
     states_unit = bool(read_header(label).units) and not read_header(label).unit_alone
     first_rows = table.frame.head(_FIRST_ROWS).to_numpy(object)
     for name, cells in zip(table.names, first_rows.T, strict=True):
+        if name not in used and _is_flag(table, name):
+            remarks.append(
+                f"column {name!r} is not used; if it says which labels are bounds, write these as "
+                ">VALUE or <VALUE, and if it says which rows are bad, remove these"
+            )
+            continue
         first = next((cell for cell in cells if isinstance(cell, str) and cell.strip()), "")
         # before the others are looked at: tables may have 100,000 columns
         if name in used or len(first) > LONGEST_NAME or (first and _PLAIN.match(first)):
@@ -925,6 +942,17 @@ def _describing(table: Table, label: str) -> Describing:
                 f"name it with {column_option(kind, name)}"
             )
     return Describing(roles, tuple(units), tuple(remarks))
+
+
+def _is_flag(table: Table, name: str) -> bool:
+    """Tell whether a column is named like one that sets rows apart, and says yes or no."""
+    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    if _FLAG_WORDS.isdisjoint(words) and not _FLAG.search("".join(words)):
+        return False  # before cells are looked at
+    values = {*map(spelled, table.distinct_cells(name))}
+    if (read_texts(table.frame[name]) == "").any():
+        values.add("")
+    return len(values) > 1 and all(x in ("", "x") or says_yes_or_no(x) for x in values)
 
 
 def _states_other_units(table: Table, name: str, label: str) -> bool:
@@ -1055,6 +1083,7 @@ def decide_label(
     columns = Columns(table)
     meaning = None
     describing = NO_DESCRIPTION
+    beside = named_beside(options) if named is None else named
     refused: AbagError | None = None
     try:
         column = table.columns.get("label", table.columns.get("pkd"))
@@ -1063,7 +1092,7 @@ def decide_label(
         for role in ("censored", "affinity_type"):
             if role in table.ties:
                 table.column(role)  # refuses: the bounds of one column would be read as exact
-        describing = _describing(table, column)
+        describing = _describing(table, column, [name for name, _ in beside])
         table = replace(table, columns={**table.columns, **describing.roles})
         asked = Asked("pkd", options, remembered, describing.units)
         meaning = meaning_of_column(Column(table, column), asked)
@@ -1077,7 +1106,6 @@ def decide_label(
     roles = {name: role for role, name in table.columns.items() if role in LABELS_AND_SEQUENCES}
     if label:
         roles[label] = "pkd"
-    beside = named_beside(options) if named is None else named
     others: dict[str, Label] = {}
     if meaning is not None and meaning.quantity.affinity:
         used = {*table.columns.values(), label}
