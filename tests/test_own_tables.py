@@ -634,6 +634,30 @@ def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells)
         read_labels(flagged.rename(columns={"censored": "is_censored"}), label="kd_nm", **VALUE)
 
 
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("below_LOD", ["no", "yes"]),
+        ("Exclude", ["", "x"]),
+        ("qcPass", [True, False]),
+        ("Outlier?", [0, 1]),
+        ("QC", ["PASS", "Fail"]),
+    ],
+)
+def test_columns_that_may_say_which_rows_not_to_use_are_reported(name, cells, tmp_path):
+    def notes(cells, **options):
+        chembl(**{name: cells}).to_csv(tmp_path / "t.csv", index=False)
+        return " ".join(
+            read_labels(tmp_path / "t.csv", label="kd_nm", **VALUE, **options).table.notes
+        )
+
+    said = f"column {name!r} is not used; if it says which labels are bounds"
+    assert said in notes(3 * cells)
+    assert said not in notes(cells[0])  # of no row
+    assert said not in notes(["fine", *5 * ["see the notebook"]])
+    assert said not in notes(3 * cells, categories=[name])
+
+
 @pytest.mark.parametrize("name", ["potency", "result", "Standard Value"])
 def test_a_column_of_units_is_of_a_label_of_any_name(name):
     table = chembl(**{"Unit": "ng/mL"}).rename(columns={"Standard Value": name})

@@ -131,6 +131,10 @@ DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
 
 
+RATES = ("ka", "kd")
+"""Association and dissociation, as Biacore and others write them beside KD."""
+
+
 class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
 
@@ -144,8 +148,11 @@ class Column:
 
     @cached_property
     def header(self) -> Header:
-        """What the name says."""
-        return read_header(self.name)
+        """What the name says; beside each other, ka and kd in lower case are rates."""
+        header = read_header(self.name)
+        if self.name.strip() in RATES and {*RATES} <= {name.strip() for name in self.table.names}:
+            return replace(header, units=(), sure=False, not_label="a rate")
+        return header
 
     @cached_property
     def command(self) -> str:
@@ -499,7 +506,7 @@ class Columns:
         others = []
         for column in self.numbers:
             is_proposed = column.hint or column.header.better
-            if not (is_proposed or self.states_unit) and column.is_probable:
+            if not (is_proposed or self.states_unit or column.name in RATES) and column.is_probable:
                 others.append(column.name)
         how = "(--column label=NAME --label value --better higher, or lower)"
         return [f"Other columns of numbers: {quote_some(others)} {how}."] if others else []
@@ -899,6 +906,7 @@ def decide_label(
     columns = Columns(table)
     meaning = None
     describing = NO_DESCRIPTION
+    beside = named_beside(options) if named is None else named
     refused: AbagError | None = None
     try:
         column = table.columns.get("label", table.columns.get("pkd"))
@@ -907,7 +915,7 @@ def decide_label(
         for role in ("censored", "affinity_type"):
             if role in table.ties:
                 table.column(role)  # refuses: the bounds of one column would be read as exact
-        describing = find_describing(table, column)
+        describing = find_describing(table, column, [name for name, _ in beside])
         table = replace(table, columns={**table.columns, **describing.roles})
         asked = Asked("pkd", options, remembered, describing.units)
         meaning = meaning_of_column(Column(table, column), asked)
@@ -921,7 +929,6 @@ def decide_label(
     roles = {name: role for role, name in table.columns.items() if role in LABELS_AND_SEQUENCES}
     if label:
         roles[label] = "pkd"
-    beside = named_beside(options) if named is None else named
     others: dict[str, Label] = {}
     if meaning is not None and meaning.quantity.affinity:
         used = {*table.columns.values(), label}
