@@ -662,9 +662,10 @@ def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not text:
         msg = "it is empty"
         raise ValueError(msg)
-    if text.lstrip().startswith("["):
+    records = _rows_of_pandas(text)
+    if records or text.lstrip().startswith("["):
         word = "object"
-        records = _parse_json(text, "the array")
+        records = records or _parse_json(text, "the array")
     else:
         word = "line"
         # not splitlines: a text may contain U+2028 and other ends of lines
@@ -682,6 +683,34 @@ def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             )
             raise ValueError(msg)
         yield place, record
+
+
+def _rows_of_pandas(text: str) -> list[dict[str, Any]]:
+    """Return the rows of a table that is one object, as `DataFrame.to_json` writes it; else none.
+
+    By default an object per column, with the cells by the index, which is numbers if not named.
+    """
+    try:
+        whole = _parse_json(text, "") if text.lstrip().startswith("{") else None
+    except ValueError:  # such as several lines
+        return []
+    if not whole:
+        return []
+    data = whole.get("data")
+    if isinstance(data, list) and {*whole} == {"schema", "data"}:  # orient="table"
+        return data
+    if isinstance(data, list) and {"columns"} <= {*whole} <= {"columns", "index", "data"}:
+        refuse_repeated(whole["columns"])
+        return [dict(zip(whole["columns"], row, strict=True)) for row in data]
+    values = [*whole.values()]
+    if not all(isinstance(value, dict) and value for value in values):
+        return []
+    index = [*dict.fromkeys(chain.from_iterable(values))]
+    if all(map(str.isdecimal, whole)):  # orient="index"
+        return values
+    if all(map(str.isdecimal, index)):
+        return [{name: cells.get(row) for name, cells in whole.items()} for row in index]
+    return []
 
 
 def _parse_json(text: str, place: str) -> Any:  # noqa: ANN401 - any JSON
