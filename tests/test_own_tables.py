@@ -5,6 +5,7 @@ import re
 import shlex
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pytest
 from chunks import set_chunk_rows
@@ -510,13 +511,31 @@ def test_a_table_without_a_line_of_names_is_refused_and_keeps_its_first_pair(tmp
             assert "--column" not in str(caught.value)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_names_below_a_title_are_found_and_the_lines_above_them_are_to_be_removed(tmp_path, rows):
+@pytest.mark.parametrize("ends", ["", ",,,"])
+@pytest.mark.parametrize("name", ["t.csv", "t.xlsx"])
+def test_titles_above_the_names_are_not_read_and_said(tmp_path, name, ends):
     table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG, "KD (nM)": 10 ** (9 - PKD)})
-    lines = table.to_csv(index=False).splitlines()
-    title = ["Supplementary Table 1. Affinities,,,", "n = 3,,,", "by SPR,,,"][:rows]
-    (tmp_path / "t.csv").write_text("\n".join([*title, *lines]))
-    with pytest.raises(AbagError, match=rf"row {rows + 1} holds 'VH', 'VL', 'antigen'"):
+    title = ["Supplementary Table 1. Affinities", "", "by SPR"]
+    if name == "t.csv":
+        lines = [line + ends for line in title] + table.to_csv(index=False).splitlines()
+        (tmp_path / name).write_text("\n".join(lines))
+    else:
+        book = openpyxl.Workbook()
+        for row in [*([line] for line in title), [*table], *table.to_numpy().tolist()]:
+            book.active.append(row)
+        book.active.merge_cells("A1:D1")
+        book.save(tmp_path / name)
+    pairs = read_sequences(tmp_path / name)
+    assert pairs.frame["VH"].tolist() == HEAVIES
+    assert pairs.row_name(0) == "5"  # as an editor counts
+    said = "2 lines above the header not read: 'Supplementary Table 1. Affinities', 'by SPR'"
+    assert said in pairs.notes
+
+
+def test_names_below_lines_of_several_cells_are_found_and_these_are_to_be_removed(tmp_path):
+    table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG, "KD (nM)": 10 ** (9 - PKD)})
+    (tmp_path / "t.csv").write_text(f"Table 1,,n = 3,\n{table.to_csv(index=False)}")
+    with pytest.raises(AbagError, match=r"row 2 holds 'VH', 'VL', 'antigen'"):
         abag.plan(tmp_path / "t.csv")
 
 
