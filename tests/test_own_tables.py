@@ -841,8 +841,12 @@ def test_antigens_are_read_from_the_column_of_sequences_beside_one_of_their_name
 
 def test_names_of_antigens_of_which_some_are_residues_are_said_to_be_names():
     table = pd.DataFrame({"VHH": HEAVIES, "antigen": np.resize(["WT", "BA.1", "XBB"], 12)})
-    with pytest.raises(AbagError, match=r"column 'antigen' holds names, such as 'BA.1', not"):
+    words = r"column 'antigen' holds names, such as 'BA.1', not sequences\."
+    with pytest.raises(AbagError, match=words + " If all"):
         read_sequences(table)
+    chains = table.assign(antigen_a_seq=AG, antigen_b_seq=AG[::-1], ab_seq=AG)
+    with pytest.raises(AbagError, match=words + " 'antigen_a_seq', 'antigen_b_seq' hold sequences"):
+        read_sequences(chains)
 
 
 @pytest.mark.parametrize("name", ["P04626", "HER2"])

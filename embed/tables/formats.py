@@ -166,7 +166,7 @@ def refuse_repeated(names: Sequence[str]) -> None:
     """Raise ValueError if two columns have one name; pandas would rename the second."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        msg = f"two columns are called {repeated[0]!r}, and names must differ"
+        msg = f"two columns are called {repeated[0]!r}; expected names that differ. Rename one"
         raise ValueError(msg)
 
 

@@ -22,6 +22,7 @@ from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
+    LIGHT_MUTATIONS,
     MISSING_TEXT,
     MUTATIONS,
     PLURAL,
@@ -62,7 +63,6 @@ from abag.embed.tables.formats import (
     read_fasta,
 )
 from abag.embed.tables.mutations import (
-    LIGHT_MUTATIONS,
     ChainId,
     MutationRules,
     chain_of_column,

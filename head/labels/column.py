@@ -434,10 +434,13 @@ class Columns:
         raise UnclearLabel(msg)
 
     def _advise_value(self) -> str:
-        """Say how a column of numbers is read whose name says nothing; empty without one."""
+        """Say how a column is read whose name says nothing: of numbers, or of yes and no."""
         names = _names(self.numbers)
         if not names or self.numbers[0].is_beside_labels:
-            return ""
+            varied = [column for column in self.free if column.filled.nunique() > 1]
+            of_two = [column for column in varied if holds_classes(self.table, column.name)]
+            choices = " or ".join(column_option("label", column.name) for column in of_two)
+            return f", or a label of yes and no with {choices} --label binary" if of_two else ""
         named = column_option("label", names[0])
         listed = f"; columns of numbers, likely labels first: {quote_some(names)}"
         return (
