@@ -126,17 +126,19 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     remembered = replace(
         config,
         columns={**before.named(), **columns},
-        antigen=config.antigen or before.antigen or None,
         sequences=_named_sequences(config, saved),
         # the bound itself is that of the run, whose unit that of the results may not be
         no_binding=saved.config["no_binding"],
         no_binding_empty=saved.config["no_binding_empty"],
     )
+    antigen, parent = new.table.files[0].references.constants()
+    constants = (antigen or before.antigen, parent or before.parent)
+    found = {column.role: column.name for column in before.columns}
     return RunInputs(
         pairs,
         opened,
         vectors_of_pairs(pairs, opened, remembered, saved.config),
-        layout_of_run(remembered, pairs.reading, {x.role: x.name for x in before.columns}),
+        layout_of_run(remembered, pairs.reading, found, constants),
         remembered,
         history=history,
     )

@@ -13,8 +13,7 @@ from difflib import get_close_matches
 
 from abag.core.errors import ColumnError
 from abag.core.messages import quoted
-from abag.core.units import UNITS
-from abag.embed.tables.chains import CHAIN_ROLES, Kind
+from abag.embed.tables.chains import CHAIN_ROLES
 
 # Patterns over the lower-case letters and digits of a name. The first pattern that matches any
 # column decides: a column that says "sequence" goes before one that may hold a name or PDB chain.
@@ -89,21 +88,12 @@ ROLES: dict[str, tuple[str, ...]] = {
     "affinity_type": ("(affinity|label|measurement)type",),
     "mutations": (),  # embed.tables.references finds them where there is a parent
     "antigen_mutations": (),
-    "id": ("id|pairid|rowid",),
+    "id": ("id|pairid|rowid", "names?"),
     "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
     "antigen_name": (f"{_ANTIGEN}(name|id)", "pdb(id)?"),
 }
 """Role to patterns."""
 
-ANTIBODY_ROLES = ("heavy", "light", "antibody")
-SEQUENCE_ROLES = (*ANTIBODY_ROLES, "antigen")
-ROLES_OF: Mapping[Kind, tuple[str, ...]] = {"antibody": ANTIBODY_ROLES, "antigen": ("antigen",)}
-MUTATIONS: Mapping[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
-"""Roles of the columns of mutations."""
-LIGHT_MUTATIONS = "light_mutations"
-"""Role of the second of two columns of mutations, one for each chain."""
-TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATIONS.values())
-"""Roles of columns that are read as text, and must not be mixed up."""
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
 UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
@@ -130,12 +120,6 @@ def find_columns(
     """
     present = [str(name) for name in names]
     for role, name in chosen.items():
-        if role in UNITS.keys() - ROLES.keys():
-            msg = (
-                f"--column {role}={name}: {role} is the unit of a label, not a role. "
-                f"Give --column pkd={name} --label {role}."
-            )
-            raise MissingColumn(msg)
         if role not in ROLES:
             expected = ", ".join(ROLES)
             msg = f"--column {role}={name}: no such role; expected one of {expected}."

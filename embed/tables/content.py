@@ -17,11 +17,15 @@ from abag.core.errors import TableError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
+    LIGHT_MUTATIONS,
     LONG_RUN,
+    MUTATIONS,
     REPLACED,
     RESIDUES,
+    SEQUENCE_ROLES,
     STANDARD_RESIDUES,
     WHOLE_DOMAIN,
     Kind,
@@ -30,10 +34,6 @@ from abag.embed.tables.chains import (
     unlisted,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    LIGHT_MUTATIONS,
-    MUTATIONS,
-    SEQUENCE_ROLES,
     UNNAMED,
     MissingColumn,
     column_option,

@@ -19,6 +19,8 @@ from typing import NamedTuple, TypeAlias
 from abag.core.errors import AbagError, ColumnError, SequenceError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
+    MUTATIONS,
+    SEQUENCE_ROLES,
     STANDARD_RESIDUES,
     ChainName,
     Kind,
@@ -27,8 +29,6 @@ from abag.embed.tables.chains import (
     parse_chain,
 )
 from abag.embed.tables.columns import (
-    MUTATIONS,
-    SEQUENCE_ROLES,
     MissingColumn,
     column_option,
     quote_some,

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,11 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
+    LIGHT_MUTATIONS,
     LONG_RUN,
+    MUTATIONS,
     NO_ANTIGEN,
     RESIDUES,
     STOP_CODON,
@@ -44,9 +47,6 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    LIGHT_MUTATIONS,
-    MUTATIONS,
     MissingColumn,
     column_option,
     quote_names,
@@ -86,7 +86,6 @@ from abag.embed.tables.mutations import (
     of_chain,
     propose_numbers,
 )
-from abag.embed.tables.notes import BadCell
 from abag.embed.tables.numbering import (
     HEAVY_TYPE,
     HISTIDINE_TAG,
@@ -130,6 +129,20 @@ FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
+
+
+class BadCell(NamedTuple):
+    """Problem for which a row cannot be used."""
+
+    kind: Kind | Literal["label", ""]
+    reason: str
+    text: str
+    """Text of the cell."""
+    error: str
+    refusal: type[AbagError] = TableError
+    """Class of the error with which a table with such a row is refused."""
+    file: str = ""
+    """Name of the file, of several that are read as one table."""
 
 
 @dataclass(slots=True, kw_only=True)

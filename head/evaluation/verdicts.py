@@ -343,7 +343,7 @@ Cell: TypeAlias = Callable[[Mapping[str, Any]], str]
 """Lays out what a column shows of the score of a regime."""
 
 
-class Column(NamedTuple):
+class ShownColumn(NamedTuple):
     """Describe a column of the table of regimes."""
 
     label: str
@@ -356,19 +356,19 @@ class Column(NamedTuple):
 
 LAST_DECIDING = "pairs"
 """The columns up to this one say whether a head is worth using."""
-BEST_BASELINE = Column(
+BEST_BASELINE = ShownColumn(
     "best baseline",
     "The baseline with the smallest error.",
     lambda regime: str(regime["best_baseline"]).replace("_", " "),
 )
-GROUPS = Column(
+GROUPS = ShownColumn(
     "groups",
     "Effective number of independent groups of these pairs.",
     lambda regime: f"{regime['groups']:,.0f}",
 )
 
 
-def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
+def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[ShownColumn]:
     """Return the columns of the table of regimes, after the regime itself; what decides is first.
 
     Those that compare sides within each other are left out where pairs have one of the `kinds`.
@@ -398,40 +398,40 @@ def describe_regimes(
     return rows
 
 
-def _columns_of_numbers(quantity: Quantity) -> list[Column]:
+def _columns_of_numbers(quantity: Quantity) -> list[ShownColumn]:
     show = quantity.show
     return [
-        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
-        Column(
+        ShownColumn(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
+        ShownColumn(
             f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels.",
             _value("rmse_of_mean", show),
         ),
-        Column(
+        ShownColumn(
             f"RMSE of best baseline ({quantity})",
             "RMSE of the baseline with the smallest error, which is chosen after the fact.",
             _value("rmse_of_best", show),
         ),
-        Column(
+        ShownColumn(
             "Spearman", "Rank correlation of predicted and measured values, averaged over folds by "
             "their pairs. 1 is perfect, 0 is chance.", _claim("spearman"),
         ),
-        Column(
+        ShownColumn(
             "Spearman within antigen", "Rank correlation of the antibodies of one antigen, "
             "averaged over antigens and folds by their pairs; small ones are pooled. 1 is perfect, "
             "0 is chance.", _claim("spearman_within_antigen"), of_both=True,
         ),
-        Column("pairs", "Different pairs that were tested.", _pairs),
+        ShownColumn("pairs", "Different pairs that were tested.", _pairs),
         BEST_BASELINE,
-        Column(
+        ShownColumn(
             "Spearman within antibody", "Rank correlation of the antigens of one antibody, "
             "averaged over antibodies and folds by their pairs; small ones are pooled. 1 is "
             "perfect, 0 is chance.", _claim("spearman_within_antibody"), of_both=True,
         ),
-        Column(
+        ShownColumn(
             "R2", "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of "
             "the test pairs would be better.", _value("r2", two_digits),
         ),
-        Column(
+        ShownColumn(
             "90 % coverage", "Share of the labels within the 90 % intervals of sigma.",
             _value("coverage", "{:.0%}".format),
         ),
@@ -439,43 +439,43 @@ def _columns_of_numbers(quantity: Quantity) -> list[Column]:
     ]  # fmt: skip
 
 
-def _columns_of_classes(quantity: Quantity) -> list[Column]:
+def _columns_of_classes(quantity: Quantity) -> list[ShownColumn]:
     error = quantity.squared_error
     predicted = "probability" if quantity.is_binary else "expected number of the class"
     positive = quantity.named(-1)
     return [
-        Column(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
-        Column(
+        ShownColumn(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
+        ShownColumn(
             f"{error} of prevalence", "The same of the frequency of the class in training.",
             _value("rmse_of_mean", _squared),
         ),
-        Column(
+        ShownColumn(
             f"{error} of best baseline", "The same of the best baseline, chosen after the fact.",
             _value("rmse_of_best", _squared),
         ),
-        Column(
+        ShownColumn(
             "average precision", f"Mean share of {positive} among the first pairs, at each of "
             "them; chance is the prevalence.", _claim_of_classes("average_precision"),
         ),
-        Column(
+        ShownColumn(
             "AUC within antigen", "Share of two pairs of one antigen and different classes that "
             "are in the right order. 0.5 is chance.", _claim_of_classes("auc_within_antigen"),
             of_both=True,
         ),
-        Column(
+        ShownColumn(
             "pairs", f"Different pairs that were tested, and how many are {positive}.",
             lambda regime: f"{regime['n']:,} ({regime['classes']['positives']:,})",
         ),
         BEST_BASELINE,
-        Column(
+        ShownColumn(
             "AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance.",
             _claim_of_classes("auc_within_antibody"), of_both=True,
         ),
-        Column(
+        ShownColumn(
             "AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance.",
             _claim_of_classes("auc"),
         ),
-        Column(
+        ShownColumn(
             "log loss", "Mean of minus the logarithm of the probability of the class, in nats.",
             lambda regime: with_interval(regime["classes"]["log_loss"], None, _three_digits),
         ),

@@ -19,38 +19,37 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Floats, Ints, weights_of
+from abag.core.arrays import CONSTANT, Bools, Floats, Ints, weights_of
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
-from abag.core.units import UNITS
 from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.columns import quote_names, quote_some
-from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.pairs import SequenceTable, SkippedRows, describe_rows, read_pairs
+from abag.embed.tables.sequences import BadCell
 from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts, says_no_binding
+from abag.head.labels.classes import says_class
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
     decide_label,
-    says_class,
-    units_in_cell,
 )
 from abag.head.labels.features import (
     LOGLIKS,
     ColumnBeside,
     FeatureCells,
     FeatureColumns,
+    PairFeatures,
     mean_cells,
     names_of,
     read_cells,
     read_logliks,
+    units_in_cell,
     words_as_codes,
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import BesideRole, Floor, Label, LabelOptions
-from abag.head.labels.stored_vectors import CONSTANT, PairFeatures
+from abag.head.labels.options import UNITS, BesideRole, Floor, Label, LabelOptions
 from abag.head.labels.values import (
     Affinities,
     LabelTrust,
@@ -83,7 +82,7 @@ _WRITTEN = (
         "the value, and its error into a column of its own, which --error reads",
     ),
     (
-        r".*\d(?:,|['’_ ](?=\d{3}(?!\d)))\d.*",
+        r".*\d(?:,|['’_ ](?=\d{3}(?!\d)))\d.*|.*\d(?:\.\d{3})+",
         "a point before decimals, and nothing between thousands",
     ),
     (r"(?:.*\d\s*[x×*·]\s*10|10\s*[\^⁻⁺]).*", "its power of ten as in 1.5e-09"),

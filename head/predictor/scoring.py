@@ -40,8 +40,7 @@ from abag.core.messages import bar, counted, say
 from abag.core.options import flag
 from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
-from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.columns import MUTATIONS, ROLES_OF
+from abag.embed.tables.chains import KINDS, MUTATIONS, ROLES_OF, Kind
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
     NOTHING,
@@ -51,9 +50,15 @@ from abag.embed.tables.layout import (
     one_table,
     tables_of,
 )
-from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.options import AntibodyRegion, ReferenceOptions
-from abag.embed.tables.pairs import SequenceTable, UniqueSequences, check_chunks, read_pairs
+from abag.embed.tables.pairs import (
+    SequenceTable,
+    SkippedRows,
+    UniqueSequences,
+    check_chunks,
+    describe_counts,
+    read_pairs,
+)
 from abag.embed.tables.table import OneTable, TableLike
 from abag.embed.tables.table_writer import (
     ColumnTypes,

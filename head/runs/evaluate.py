@@ -20,7 +20,7 @@ from scipy.special import stdtrit
 
 from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
-from abag.core.errors import OptionError, PredictionError
+from abag.core.errors import AbagError, OptionError, PredictionError
 from abag.core.files import cache_dir
 from abag.core.messages import counted, quoted
 from abag.core.options import schema
@@ -41,10 +41,21 @@ from abag.head.evaluation.scores import (
     score_regime,
 )
 from abag.head.evaluation.verdicts import add_classes, score_strong
-from abag.head.labels.column import LabelLayout, decide_label, decide_prediction
+from abag.head.labels.column import (
+    AS_IN_THE_RUN,
+    Column,
+    LabelLayout,
+    as_it_is,
+    choose_prediction,
+    decide_label,
+    refuse_affinity,
+    refuse_other_options,
+)
 from abag.head.labels.features import features_of
+from abag.head.labels.headers import PKD, PROBABILITY, Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs, label_pairs, one_label, report_counts
 from abag.head.labels.options import (
+    UNITS,
     LabelOptions,
     PairColumnOptions,
     SplitOptions,
@@ -281,6 +292,34 @@ def evaluate(
             others.report_notes()
             summary["predictions"] = compare_with_predictions(saved, others)
         return summary
+
+
+def decide_prediction(
+    table: Table,
+    options: LabelOptions,
+    quantity: Quantity = PKD,
+    molar_mass: str | None = None,
+) -> LabelLayout:
+    """Decide which column of a table holds the predictions of another tool, and in which unit.
+
+    Those of another `quantity` than an affinity are taken as they are. `molar_mass` is that of the
+    run, unless `options` give one. What is wrong is part of the result, as in `decide_label`.
+    """
+    try:
+        if quantity.affinity:
+            meaning = replace(choose_prediction(table, options.label), quantity=quantity)
+            if options.molar_mass is None and UNITS[meaning.unit].of_mass:
+                options = replace(options, molar_mass=molar_mass)
+        else:
+            refuse_other_options(table, options, quantity)
+            own = PROBABILITY if quantity.is_binary and PROBABILITY in table.names else ""
+            column = own if own and not table.has("prediction") else table.column("prediction")
+            refuse_affinity(Column(table, column), quantity)
+            # predictions of classes are numbers
+            meaning = as_it_is(column, AS_IN_THE_RUN, replace(quantity, classes=()))
+    except AbagError as error:
+        return LabelLayout(source=table.source, meaning=None, options=options, refused=error)
+    return LabelLayout(source=table.source, meaning=meaning, options=options)
 
 
 def _check_inputs(table: object, options: EvaluateOptions) -> None:
