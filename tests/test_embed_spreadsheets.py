@@ -50,7 +50,7 @@ def edited(path, part, change):
 
 
 @pytest.mark.parametrize("as_written", [False, True])
-@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.xlsx.gz"])
+@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.xlsx.gz", "a.xlsm"])
 def test_an_excel_file_is_read_like_the_csv_file_with_the_same_cells(tmp_path, name, as_written):
     table = demo_table().head(40)
     notes = ["NA", "a,b", 'say "x"', "two\nlines", "", "007", "tab\tbed", "é"]
@@ -239,7 +239,7 @@ def test_other_content_under_an_excel_name_is_refused_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "label", [datetime.date(2026, 11, 1), datetime.time(8, 30), True, "#DIV/0!", "8,5"]
+    "label", [datetime.date(2026, 11, 1), datetime.time(8, 30), True, "#DIV/0!", "8,500"]
 )
 def test_a_label_that_is_no_number_is_refused(tmp_path, label):
     path = workbook(tmp_path / "a.xlsx", [ROWS[0], [*ROWS[1][:3], label]])
