@@ -50,7 +50,7 @@ def edited(path, part, change):
 
 
 @pytest.mark.parametrize("as_written", [False, True])
-@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.xlsx.gz"])
+@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.xlsx.gz", "a.xlsm"])
 def test_an_excel_file_is_read_like_the_csv_file_with_the_same_cells(tmp_path, name, as_written):
     table = demo_table().head(40)
     notes = ["NA", "a,b", 'say "x"', "two\nlines", "", "007", "tab\tbed", "é"]

@@ -197,6 +197,7 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
 
 @pytest.mark.parametrize(("heavy", "light", "antigen"), [
     ("heavy", "light", "antigen_sequence"), ("VH", "VL", "Antigen Seq"), ("fab_h", "fab_l", "ag"),
+    ("VH\u200b", "VL\xa0", "\ufeffAntigen\xad"),
     ("HC", "LC", "Target"), ("Ab_heavy_chain_seq", "Ab_light_chain_seq", "Ag_seq"),
     ("mut_heavy_chain_seq", "light_chain_seq", "antigen_seq"),
     ("seq_nanobody", "seq_light", "seq_antigen"), ("VH seq", "VL seq", "antigen protein sequence"),

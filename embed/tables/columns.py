@@ -208,4 +208,4 @@ def simplified(name: str) -> str:
     # pandas names the second of two columns called "heavy" "heavy.1"
     bare = re.sub(r"\.\d+$", "", name.lower()).replace("κ", "kappa").replace("λ", "lambda")
     # signs such as a delta stay, so that no pattern matches what they change
-    return minus + re.sub(r"[\x00-/:-`{-\x7f]|\s", "", bare)
+    return minus + re.sub(r"[\x00-/:-`{-\x7f\xad\u200b-\u200f\u2060\ufeff]|\s", "", bare)

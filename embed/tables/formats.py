@@ -88,7 +88,7 @@ CHAIN_ENDING = re.compile(
     re.IGNORECASE,
 )
 """A name that ends in the role of its chain."""
-EXCEL = ".xlsx"
+EXCEL = (".xlsx", ".xlsm")
 _READING = (
     OSError,
     EOFError,
@@ -104,7 +104,7 @@ _READING = (
     SyntaxError,
     OverflowError,  # pandas 3.0, of a whole number with hundreds of digits
 )
-_SEEKING = (".parquet", EXCEL)  # formats whose readers need random access
+_SEEKING = (".parquet", *EXCEL)  # formats whose readers need random access
 
 
 _DEFAULTS = TableOptions()
@@ -763,7 +763,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 else:
                     yield from FORMATS[suffix](stream, options)
         except ModuleNotFoundError as error:
-            if suffix != EXCEL:
+            if suffix not in EXCEL:
                 raise
             msg = (
                 f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
@@ -793,9 +793,9 @@ def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
             "Convert or rename it."
         )
         raise TableError(msg)
-    if sheet is not None and suffix != EXCEL:
+    if sheet is not None and suffix not in EXCEL:
         msg = (
-            f"{file}: is not an Excel file; expected one that ends in {EXCEL} with --sheet "
+            f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
             f"{shlex.quote(sheet)}. Leave --sheet out."
         )
         raise TableError(msg)
@@ -925,7 +925,7 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".jsonl": read_json,
     ".ndjson": read_json,
     ".parquet": _read_parquet,
-    EXCEL: read_excel,
+    **dict.fromkeys(EXCEL, read_excel),
     ".fasta": read_fasta,
     ".fa": read_fasta,
     ".faa": read_fasta,

@@ -391,7 +391,7 @@ def _open_file(
     `name` is that of one of several tables, which may lack columns that the user chose.
     """
     options = with_habits(given, remembered)
-    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) == EXCEL
+    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) in EXCEL
     if name is not None and not is_excel:
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)

@@ -199,6 +199,8 @@ _NO_BINDING = frozenset(
     "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
+_MOST_MARKS = 2
+"""Words of a column of labels for pairs that have none."""
 OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
 TableLike: TypeAlias = OneTable | Sequence[OneTable]
@@ -223,12 +225,17 @@ def says_no_binding(cell: object) -> bool:
 
 
 def holds_labels(cells: pd.Series) -> bool:
-    """Tell whether at least half of the filled cells are numbers, bounds or say no binding."""
+    """Tell whether at least half of the filled cells are numbers, bounds or say no binding.
+
+    Or fewer, if the others are one or two words, such as ``-`` and ``NT`` for pairs not tested.
+    """
     filled = cells.dropna().tolist()
-    labels = 0
+    others = list[str]()
     for text in filled:
-        labels += says_no_binding(text) or _NUMBER.fullmatch(plain_number(text)) is not None
-    return 0 < len(filled) <= 2 * labels
+        if not (says_no_binding(text) or _NUMBER.fullmatch(plain_number(text))):
+            others.append(text)
+    labels = len(filled) - len(others)
+    return labels > 0 and (len(filled) <= 2 * labels or len({*others}) <= _MOST_MARKS)
 
 
 class NoRows(TableError):
