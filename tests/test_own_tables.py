@@ -222,8 +222,20 @@ def test_columns_that_repeat_the_chains_or_what_they_come_from_are_no_reason_to_
     table["wt light"] = LIGHT
     notes = read_sequences(table).notes
     assert "column 'wt light' holds light variable domains that are not used" in notes
-    mutants_beside = table[["antigen"]].assign(heavy_chain_seq=HEAVY, mut_heavy_chain_seq=HEAVIES)
-    assert read_sequences(mutants_beside).columns["heavy"] == "mut_heavy_chain_seq"
+    for name in ("mut_heavy_chain_seq", "antibody_heavy_seq_mut"):
+        mutants_beside = table[["antigen"]].assign(heavy_chain_seq=HEAVY, **{name: HEAVIES})
+        read = read_sequences(mutants_beside)
+        assert read.columns["heavy"] == name
+        assert (
+            "column 'heavy_chain_seq' holds heavy variable domains that are not used" in read.notes
+        )
+
+
+@pytest.mark.parametrize("cells", [["A1G", "WT"], [5, 12], [0.05, 0.11], ["5", ""], ["", ""]])
+def test_a_column_that_says_or_counts_mutations_is_not_taken_for_the_chains(cells):
+    table = pd.DataFrame({"VH": HEAVIES, "antigen": AG, "VH_mut": np.resize(cells, len(HEAVIES))})
+    assert read_sequences(table).columns["heavy"] == "VH"
+    assert read_sequences(table).antibodies.chains == [(heavy, "") for heavy in HEAVIES]
 
 
 def test_a_chain_can_be_said_to_have_no_column():

@@ -46,7 +46,7 @@ def _of_parts(word: str) -> str:
 
 ROLES: dict[str, tuple[str, ...]] = {
     "heavy": (
-        f"{_MUTANT}{_HEAVY}{_SEQUENCE}?",
+        f"{_MUTANT}{_HEAVY}{_SEQUENCE}?|{_HEAVY}{_SEQUENCE}?{_MUTANT}",
         f"({_HEAVY}|nanobody){_SEQUENCE}",
         f"{_HEAVY}|fabh",
         "antibodyseqa",  # of BioMap
@@ -54,7 +54,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         f"{_of_parts(_HEAVY_WORD)}|{_SAYS_CHAIN}{_of_parts(_HEAVY_WORDS)}",
     ),
     "light": (
-        f"{_MUTANT}{_LIGHT}{_SEQUENCE}?",
+        f"{_MUTANT}{_LIGHT}{_SEQUENCE}?|{_LIGHT}{_SEQUENCE}?{_MUTANT}",
         f"{_LIGHT}{_SEQUENCE}",
         f"{_LIGHT}|fabl",
         "antibodyseqb",
@@ -94,6 +94,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 """Role to patterns."""
 
+IS_MUTANT = re.compile(f"^{_MUTANT}|{_MUTANT}$")
+"""Names of columns, simplified, that hold variants, beside their parents in others."""
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
 UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)

@@ -195,7 +195,7 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
 
 
 def _of_residues(table: Table, options: TableOptions) -> dict[str, str]:
-    """Choose, for roles whose columns hold nucleotides or names, the only other one of residues."""
+    """Choose, for roles whose columns hold no residues, the only other one that does."""
     given = {"antigen"} if options.antigen is not None else set[str]()
     if options.parent is not None:
         given.update(ANTIBODY_ROLES)
@@ -205,7 +205,8 @@ def _of_residues(table: Table, options: TableOptions) -> dict[str, str]:
         if name is None or role in options.columns or role in given:
             continue
         are_names = holds_names(table, name)
-        if not (are_names or holds_nucleotides(table, name)):
+        is_blank = not distinct_texts(table, name)  # or numbers: `VH_mut` may count mutations
+        if not (are_names or is_blank or holds_nucleotides(table, name)):
             continue
         used = {*table.columns.values()}
         others = [x for x in table.names if x not in used and not holds_nucleotides(table, x)]

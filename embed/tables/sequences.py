@@ -47,6 +47,7 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
+    IS_MUTANT,
     MissingColumn,
     column_option,
     quote_names,
@@ -565,7 +566,7 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
     used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
     if not all(used):
         return False
-    are_mutants = all(simplified(column).startswith("mut") for column in used)
+    are_mutants = all(IS_MUTANT.search(simplified(column)) for column in used)
     return are_mutants or OTHER_STATE.search(name) is not None
 
 

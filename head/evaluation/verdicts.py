@@ -519,6 +519,11 @@ EXPLAINED_SHARE = 0.5
 """Share of the variance from which a label is said to follow from the antigen or assay alone."""
 
 
+FAR = 2.0
+"""A label is far from the others at this multiple of their range."""
+FEWEST_BESIDE_FAR = 10  # different labels, below which none is far
+
+
 def warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) -> list[str]:
     """Describe what limits the meaning of the scores: labels, censored rows, leaks."""
     return [*label_problems(pairs), *_split_warnings(pairs, measured), *_censored_rows(pairs)]
@@ -590,7 +595,7 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     if quantity.classes:
         lines = _problems_of_classes(pairs, summary["conflicting_pairs"])
     else:
-        lines = _repeated_label(pkd, summary["commonest"], pairs)
+        lines = _repeated_label(pkd, summary["commonest"], pairs) or _far_label(pkd, pairs)
         lines += _implausible_labels(summary, pairs.reading)
         if not quantity.affinity and not quantity.is_log:
             lines += _wide_scale(pkd, quantity)
@@ -674,6 +679,28 @@ def _repeated_label(
     if sign * value == (sign * pkd).max():
         return [f"{start}, a ceiling: {limit} mark them in a column censored."]
     return [f"{start}, neither the lowest nor the highest: check whether it is a default value."]
+
+
+def _far_label(pkd: Floats, pairs: LabelledPairs) -> list[str]:
+    """Say if the lowest or highest label is much farther from all others than these are apart."""
+    values = np.unique(pkd)
+    if len(values) < FEWEST_BESIDE_FAR:
+        return []
+    show = pairs.quantity.show
+    for which, value, others in (
+        ("highest", values[-1], values[:-1]),
+        ("lowest", values[0], values[1:]),
+    ):
+        if np.abs(others - value).min() <= FAR * np.ptp(others):
+            continue
+        n = int((pkd == value).sum())
+        return [
+            f"The {which} label, {show(float(value))} {pairs.quantity}{_as_written(pairs, value)}, "
+            f"that of {n:,} of {len(pkd):,}, is far from all others, {show(float(others[0]))} to "
+            f"{show(float(others[-1]))}, and decides the errors: correct it or, if it is a limit, "
+            "mark it in a column censored."
+        ]
+    return []
 
 
 def _as_written(pairs: LabelledPairs, value: float) -> str:
@@ -784,6 +811,9 @@ def add_classes(
         scores["log_loss_of_mean"] = float(np.average(of_mean, weights=weight))
         scores["log_loss_gain"] = gain._asdict()
     score["classes"] = scores
+    for name, interval in score["intervals"].items():
+        if name.startswith("rmse") and interval is not None:  # no error is larger than all classes
+            score["intervals"][name] = [min(float(end), len(classes) - 1) for end in interval]
 
 
 def log_losses(level: Floats, probability: Floats) -> Floats:
