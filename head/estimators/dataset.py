@@ -26,11 +26,9 @@ from abag.embed.tables.table_writer import with_types
 from abag.head.evaluation.verdicts import label_problems
 from abag.head.labels.column import decide_label
 from abag.head.labels.labelled_pairs import (
-    columns_beside,
     label_pairs,
     report_counts,
     with_feature_columns,
-    with_logliks,
 )
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.regimes.folds import make_splits
@@ -256,9 +254,8 @@ def dataset(
         view = chosen.vectors_of(kind)
         folders[kind] = folder_with(opened, kind, view["encoder"], keys, read.source)
         folders[kind].read(keys[:1], view["pooling"])  # checks
-    read, beside = with_logliks(read, columns_beside(read), folders)
     strict = chosen.bad_rows == "error"
-    pairs = label_pairs(read, refuse_sequences=strict, beside=beside)
+    pairs = label_pairs(read, refuse_sequences=strict, folders=lambda: folders)
     report_counts(pairs)
     pairs = with_feature_columns(pairs)
     row_labels = table.index if isinstance(table, pd.DataFrame) else None
