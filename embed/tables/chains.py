@@ -319,6 +319,8 @@ SEQUENCE_ROLES = (*ANTIBODY_ROLES, "antigen")
 ROLES_OF: Mapping[Kind, tuple[str, ...]] = {"antibody": ANTIBODY_ROLES, "antigen": ("antigen",)}
 MUTATIONS: Mapping[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
 """Roles of the columns of mutations."""
+LIGHT_MUTATIONS = "light_mutations"
+"""Role of the second of two columns of mutations, one for each chain."""
 TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATIONS.values())
 """Roles of columns that are read as text, and must not be mixed up."""
 PLURAL: dict[str, str] = {"antibody": "antibodies", "antigen": "antigens"}

@@ -88,7 +88,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "affinity_type": ("(affinity|label|measurement)type",),
     "mutations": (),  # embed.tables.references finds them where there is a parent
     "antigen_mutations": (),
-    "id": ("id|pairid|rowid",),
+    "id": ("id|pairid|rowid", "names?"),
     "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
     "antigen_name": (f"{_ANTIGEN}(name|id)", "pdb(id)?"),
 }

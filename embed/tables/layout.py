@@ -601,9 +601,9 @@ def _with_parent(
     if remembered.parent and not is_given and not has_antibodies:
         completed = _with_mutations(top, options, remembered, "mutations")
         completed = replace(completed, parent=remembered.parent)
-        completed = _with_names(top, completed, remembered, kinds)
+        completed, of_run = _with_names(top, completed, remembered, kinds)
         try:
-            references = find_references(top, completed, kinds)
+            references = find_references(top, completed, kinds, of_run)
         except MissingColumn:
             pass  # no column of mutations: the parent of the run is none of this table
         else:
@@ -611,17 +611,33 @@ def _with_parent(
             return completed, references
     elif remembered.parent and not is_given:
         say(f"{top.source}: antibodies are those of the table, not variants of the run's parent")
-    options = _with_names(top, options, remembered, kinds)
-    return options, find_references(top, options, kinds)
+    options, of_run = _with_names(top, options, remembered, kinds)
+    return options, find_references(top, options, kinds, of_run)
 
 
-def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]) -> T:
-    """Add the files of the run to a table with names, or without a column of sequences."""
-    if options.sequences or not remembered.sequences:
-        return options
+def _with_names(
+    first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]
+) -> tuple[T, list[str]]:
+    """Add the files of the run to a table with names, or without a column of sequences.
+
+    Those that the user gave are looked in first: behind them, files of the run that are unchanged
+    are returned beside the options.
+    """
+    if not remembered.sequences:
+        return options, []
     names = [name for kind in kinds if (name := _name_in(first, options, kind)) is not None]
     if not names:
-        return options
+        return options, []
+    if options.sequences:
+        given = {*map(_whole_path, options.sequences)}
+        of_run = []
+        for file in remembered.sequences:
+            why = "" if _whole_path(file.path) in given else file.why_not()
+            if why:
+                say(f"{first.source}: {file.path}, in which the run looked names up, {why}")
+            elif _whole_path(file.path) not in given:
+                of_run.append(file.path)
+        return options, of_run
     for file in remembered.sequences:
         if why := file.why_not():
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
@@ -633,7 +649,11 @@ def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Seque
     files = tuple(file.path for file in remembered.sequences)
     listed = ", ".join(Path(file).name for file in files)
     say(f"{first.source}: names are looked up in the file of the run, {listed}")
-    return replace(options, sequences=files)
+    return replace(options, sequences=files), []
+
+
+def _whole_path(path: str) -> Path:
+    return Path(path).expanduser().resolve()
 
 
 def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:

@@ -112,8 +112,6 @@ _CHAIN_MUTATIONS: Mapping[ChainId, str] = {
     "L": "(?:variable)?(?:light(?:chain)?|vl|vk|lc|l|kappa|lambda|ig[kl])",
 }
 """Names of chains in the names of columns of their mutations."""
-LIGHT_MUTATIONS = "light_mutations"
-"""Role of the second of two columns of mutations, one for each chain."""
 
 
 class BadMutation(SequenceError):
@@ -540,10 +538,13 @@ def mutation_columns(
 
 
 def chain_of_column(name: str) -> ChainId:
-    """Return the chain that the name of a column of mutations says; empty if it says none."""
+    """Return the chain that the name of a column of mutations says; empty if it says none.
+
+    It may be the name of the chain alone, such as ``VH``.
+    """
     bare = simplified(name)
     for chain, pattern in _CHAIN_MUTATIONS.items():
-        if re.fullmatch(f"{_OWNER}{pattern}{_CHANGES}|{_CHANGES}(?:in|of|on)?{pattern}", bare):
+        if re.fullmatch(f"{_OWNER}{pattern}{_CHANGES}?|{_CHANGES}(?:in|of|on)?{pattern}", bare):
             return chain
     return ""
 

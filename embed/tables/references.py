@@ -22,6 +22,7 @@ from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
+    LIGHT_MUTATIONS,
     MISSING_TEXT,
     MUTATIONS,
     PLURAL,
@@ -62,7 +63,6 @@ from abag.embed.tables.formats import (
     read_fasta,
 )
 from abag.embed.tables.mutations import (
-    LIGHT_MUTATIONS,
     ChainId,
     MutationRules,
     chain_of_column,
@@ -157,6 +157,8 @@ class NamedSequences:
     """Lines on records that have no name or no residues."""
     types: dict[str, list[str]] = field(default_factory=dict)
     """Variable domains in sequences, by their text."""
+    of_run: NamedSequences | None = None
+    """Those of the files of a run, for names that these files lack."""
 
     def find(self, role: str, cell: object) -> str | None:
         """Return the text of a name in a column of this role; None if it has none.
@@ -166,6 +168,22 @@ class NamedSequences:
         RepeatedName
             If a record has this very name, and another sequence than another one.
         """
+        if self.of_run is not None and self._lacks(role, cell):
+            return self.of_run.find(role, cell)
+        return self._find(role, cell)
+
+    @property
+    def sources(self) -> str:
+        """Names of all files, those of a run last."""
+        return self.source if self.of_run is None else f"{self.source}, {self.of_run.source}"
+
+    def _lacks(self, role: str, cell: object) -> bool:
+        """Tell whether these files have no record of a name, nor of a similar one."""
+        name = cell_name(cell)
+        return bool(name) and not (self._is_record(name) or self._similar(role, name))
+
+    def _find(self, role: str, cell: object) -> str | None:
+        """Return the text of a name that these files have."""
         name = cell_name(cell)
         if not name:
             return None
@@ -296,6 +314,7 @@ class NamedSequences:
         """
         forms = Counter[str]()
         repeated: list[str] = []
+        of_run = 0
         for name in dict.fromkeys(map(cell_name, cells)):
             try:
                 text = self.find(role, name)
@@ -304,9 +323,15 @@ class NamedSequences:
                 continue
             if text is not None:
                 forms[self._form(role, text)] += 1
+                of_run += self.of_run is not None and self._lacks(role, name)
         if repeated:
             raise RepeatedName(self.source, repeated)
-        return ", ".join(f"{counted(count, 'name')} of {form}" for form, count in forms.items())
+        found = ", ".join(f"{counted(count, 'name')} of {form}" for form, count in forms.items())
+        return (
+            f"{found} ({of_run:,} of them in {self.of_run.source})"
+            if self.of_run and of_run
+            else found
+        )
 
     def _form(self, role: str, text: str) -> str:
         """Say what the text of a name is."""
@@ -355,9 +380,11 @@ class NamedSequences:
                 advice += ", or leave the cell empty if there is none"
             msg = f"{quoted(name)} is in {self.source}, but {lacks}; expected one. {advice}."
             return UnknownName(msg)
+        if self.of_run is not None:
+            names |= {named for _, named in [*self.of_run.of, *self.of_run.chains]}
         close = get_close_matches(name, names, n=2, cutoff=0.75)
         hint = f" (did you mean {' or '.join(map(quoted, close))}?)" if close else ""
-        msg = f"{quoted(name)} has no sequence in {self.source}{hint}; expected one. Add it there."
+        msg = f"{quoted(name)} has no sequence in {self.sources}{hint}; expected one. Add it there."
         return UnknownName(msg)
 
 
@@ -605,8 +632,12 @@ class References:
         return sequence_text(cell)
 
 
-def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> References:
+def find_references(
+    table: Table, options: TableOptions, kinds: Sequence[Kind], of_run: Sequence[str] = ()
+) -> References:
     """Decide what the cells of a table refer to, from its first rows.
+
+    Names that the files of the options lack are looked up in those of a run, `of_run`.
 
     Raises
     ------
@@ -617,6 +648,8 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         antigen = _constant(options.antigen, "--antigen", "antigen", None)
         return References(antigen=antigen, remarks=tuple(describe_unapplied(table)))
     names = load_names(options.sequences) if options.sequences else None
+    if names is not None and of_run:
+        names = replace(names, of_run=load_names(of_run))
     parent = _constant(options.parent, "--parent", "antibody", names)
     if parent is not None:
         _check_parent(parent)
@@ -718,9 +751,10 @@ def with_references(table: Table, references: References) -> Table:
     """Give a table the columns that were found by what they refer to."""
     replaced = ("heavy", "light") if "antibody" in references.columns else ()
     kept = {role: name for role, name in table.columns.items() if role not in replaced}
+    naming = {f"{role}_name": references.columns[role] for role in references.by_name & {*KINDS}}
     decided = {*replaced, *references.columns}
     ties = {role: names for role, names in table.ties.items() if role not in decided}
-    return replace(table, columns={**kept, **references.columns}, ties=ties)
+    return replace(table, columns={**naming, **kept, **references.columns}, ties=ties)
 
 
 # --- sequences of options -------------------------------------------------------------------------
@@ -845,7 +879,7 @@ def _describe_names(
         is_header = options.matrix and name == ANTIGEN_COLUMN
         holder = "the headers of the matrix hold" if is_header else f"column {name!r} holds"
         line = (
-            f"{holder} names of {PLURAL.get(role, f'{role} chains')}, looked up in {names.source}"
+            f"{holder} names of {PLURAL.get(role, f'{role} chains')}, looked up in {names.sources}"
         )
         more = f" (first {len(table.frame):,} rows)" if len(table.frame) >= CHUNK_ROWS else ""
         yield f"{line}{more}: {found or 'none is there'}"

@@ -25,6 +25,7 @@ from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
+    LIGHT_MUTATIONS,
     LONG_RUN,
     MUTATIONS,
     NO_ANTIGEN,
@@ -55,6 +56,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import (
     CDR_PAGE,
+    LINKER,
     OTHER_STATE,
     REGION,
     SHORT,
@@ -65,6 +67,7 @@ from abag.embed.tables.content import (
     domain_cells,
     holds_names,
     holds_nucleotides,
+    is_named_like_antibodies,
     is_peptide,
     is_sequence,
     matrix_columns,
@@ -76,9 +79,9 @@ from abag.embed.tables.content import (
     unused_columns,
 )
 from abag.embed.tables.mutations import (
-    LIGHT_MUTATIONS,
     BadMutation,
     columns_of_mutations,
+    holds_mutations,
     mutate,
     of_chain,
     propose_numbers,
@@ -119,6 +122,9 @@ _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 """Names of antigens such as BA.1 and IL-6, and no number."""
 _POSITION = re.compile(r"[HLK]?\d{1,3}[A-Z]?(\.\d)?")
 """A column of residues of one position."""
+_NEEDS_PARENT = (
+    "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
+)
 FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
@@ -569,8 +575,10 @@ def _suggest_columns(table: Table, options: TableOptions) -> str:
     proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
     for name in table.names:
         content = "" if REGION.search(name) else role_by_content(table, name)
-        if content:
-            role = other if content == "antigen" else content
+        role = other if content == "antigen" else content
+        if role == "antigen" and is_named_like_antibodies(name):
+            role = "" if LINKER.search(name) else "antibody"
+        if role:
             proposals[role].append(column_option(role, name))
     heavy = _any_of(proposals["heavy"])
     light = _any_of(proposals["light"])
@@ -597,9 +605,13 @@ def _advise_without_sequences(table: Table, options: TableOptions) -> str:
         return "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
     mutations = columns_of_mutations(table)
     if mutations:
+        return f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
+    positions = filter(_POSITION.fullmatch, table.names)
+    residues = [name for name in positions if _holds_residues(table, name)]
+    if len(residues) >= WHOLE_DOMAIN:
         return (
-            f"Column {mutations[0]!r} holds mutations: give the antibody that they are of with "
-            "--parent SEQ or --parent FILE."
+            f"{quote_some(residues)} hold one residue each, as ANARCI numbers them: join those of "
+            "each chain, without gaps, into a column."
         )
     regions = region_columns(table)
     if regions:
@@ -610,13 +622,6 @@ def _advise_without_sequences(table: Table, options: TableOptions) -> str:
         return (
             f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
             f"column, for example {whole} ({CDR_PAGE})."
-        )
-    positions = filter(_POSITION.fullmatch, table.names)
-    residues = [name for name in positions if _holds_residues(table, name)]
-    if len(residues) >= WHOLE_DOMAIN:
-        return (
-            f"{quote_some(residues)} hold one residue each, as ANARCI numbers them: join those of "
-            "each chain, without gaps, into a column."
         )
     return (
         "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
@@ -744,20 +749,31 @@ def _refuse_antigen_names(
     if column.longest < SHORT and names:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
-            f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
-            "sequence with --antigen SEQ; else add a column of sequences and name it with "
-            "--column antigen=NAME, or give a FASTA file or table of names and sequences with "
-            "--sequences FILE."
+            f"{quoted(names[0])}, not sequences.{_propose_antigens(table)} If all rows have the "
+            "same antigen, give its sequence with --antigen SEQ; else add a column of sequences "
+            "and name it with --column antigen=NAME, or give a FASTA file or table of names and "
+            "sequences with --sequences FILE."
         )
         if options.proposes_no_antigen:
             msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
         raise MissingColumn(msg)
 
 
+def _propose_antigens(table: Table) -> str:
+    """Name the unused columns that hold antigens, beside one of names; empty without one."""
+    unused = [name for name in unused_columns(table) if not is_named_like_antibodies(name)]
+    held = [name for name in antigen_candidates(table) if name in unused]
+    held = [name for name in held if role_by_content(table, name) == "antigen"]
+    if not held:
+        return ""
+    verb = "holds" if len(held) == 1 else "hold"
+    return f" {quote_some(held)} {verb} sequences: choose with --column antigen=NAME."
+
+
 def _refuse_names(
     column: ParsedColumn, table: Table, references: References, role: str = "antibody"
 ) -> None:
-    """Refuse a table whose column of antibodies, or of their chains, holds names."""
+    """Refuse a table whose column of antibodies, or of their chains, holds names or mutations."""
     if table.frame.index[0] or role in references.by_name:
         return
     names = names_as_residues(table, table.column(role))
@@ -766,8 +782,11 @@ def _refuse_names(
         names = column.bad_texts if are_names else []
         if len(names) < 2 or column.longest >= SHORT_DOMAIN:
             return
+    where = f"{table.source}: column {table.column(role)!r}"
+    if holds_mutations(table, table.column(role), with_wild=True):
+        msg = f"{where} holds mutations, {_NEEDS_PARENT}"
+        raise MissingColumn(msg)
     if max(map(len, names)) < SHORT:
-        where = f"{table.source}: column {table.column(role)!r}"
         msg = (
             f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
             "or table of names and sequences with --sequences FILE, or name the columns of "

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -53,7 +53,18 @@ _GROUPED = re.compile(
     "(?<![0-9.,])[0-9]{1,3}(?:[\u00a0\u2007\u2008\u2009\u200a\u202f][0-9]{3})+(?![0-9])"
 )
 """Digits in groups of three with a no-break or thin space between them."""
-
+_POINT = re.compile(r"[-+]?[0-9]*\.[0-9]*(e[-+]?[0-9]+)?", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(
+    r"[-+]?([0-9]{1,3}(\.[0-9]{3})+(,[0-9]+)?|[0-9]+,[0-9]+(e[-+]?[0-9]+)?)", re.IGNORECASE
+)
+_THOUSANDS_COMMA = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]+)?")
+_THOUSANDS_POINT = re.compile(r"[-+]?[1-9][0-9]{0,2}(\.[0-9]{3}){2,}")
+_REMOVE_MARKS: dict[str, Callable[[str], str]] = {
+    "decimals": lambda text: text.replace(".", "").replace(",", "."),
+    "thousands": lambda text: text.replace(",", ""),
+    "unclear": lambda text: "" if "." in text else text,
+}
+"""How numbers of a column are spelled without its marks, by the meaning of its commas."""
 
 SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 """Relations by their first character: on which side of a number the value lies."""
@@ -103,8 +114,37 @@ def read_texts(cells: pd.Series) -> pd.Series:
     return texts.mask(texts.isin(MISSING_TEXT), "")
 
 
+def meaning_of_commas(cells: pd.Series) -> Literal["", "decimals", "thousands", "unclear"]:
+    """Tell what the commas in a column of numbers are before; empty if it has none.
+
+    Cells such as ``0,5`` and ``1.234,5``, or ``1,234.5`` and ``1,234,567``, tell it for the others.
+    Points between thousands, as in ``1.234.567``, are unclear beside ``1.234``.
+    """
+    texts = [_without_relation(cell) for cell in cells.tolist() if isinstance(cell, str)]
+    marked = [text for text in texts if "," in text or text.count(".") > 1]
+    if not marked:
+        return ""
+    decimals = [*map(_DECIMAL_COMMA.fullmatch, marked)]
+    thousands = [*map(_THOUSANDS_COMMA.fullmatch, marked)]
+    has_points = any("." in text and _POINT.fullmatch(text) for text in texts)
+    if all(decimals) and not all(thousands) and not has_points:
+        return "decimals"
+    if all(thousands) and not all(decimals):
+        return "thousands"
+    return "unclear" if any(map(_THOUSANDS_POINT.fullmatch, marked)) else ""
+
+
+def _without_relation(cell: str) -> str:
+    text = plain_number(cell)
+    relation = _BOUND.match(text)
+    return text[relation.end() :].strip() if relation else text.strip()
+
+
 def read_numbers(cells: pd.Series) -> Floats:
-    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one.
+
+    Commas are read where the column tells what they mean (`meaning_of_commas`).
+    """
     plain = _read_plain_numbers(cells)
     if plain is not None:
         return plain
@@ -119,6 +159,8 @@ def read_numbers(cells: pd.Series) -> Floats:
         cells = cells.astype(object)
         cells = cells.where(cells.map(is_number).astype(bool))
         cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
+        if remove_marks := _REMOVE_MARKS.get(meaning_of_commas(cells)):
+            cells = cells.map(lambda cell: remove_marks(cell) if isinstance(cell, str) else cell)
     return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
 
 

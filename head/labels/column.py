@@ -131,6 +131,10 @@ DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
 
 
+RATES = ("ka", "kd")
+"""Association and dissociation, as Biacore and others write them beside KD."""
+
+
 class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
 
@@ -144,8 +148,11 @@ class Column:
 
     @cached_property
     def header(self) -> Header:
-        """What the name says."""
-        return read_header(self.name)
+        """What the name says; beside each other, ka and kd in lower case are rates."""
+        header = read_header(self.name)
+        if self.name.strip() in RATES and {*RATES} <= {name.strip() for name in self.table.names}:
+            return replace(header, units=(), sure=False, not_label="a rate")
+        return header
 
     @cached_property
     def command(self) -> str:
@@ -427,10 +434,13 @@ class Columns:
         raise UnclearLabel(msg)
 
     def _advise_value(self) -> str:
-        """Say how a column of numbers is read whose name says nothing; empty without one."""
+        """Say how a column is read whose name says nothing: of numbers, or of yes and no."""
         names = _names(self.numbers)
         if not names or self.numbers[0].is_beside_labels:
-            return ""
+            varied = [column for column in self.free if column.filled.nunique() > 1]
+            of_two = [column for column in varied if holds_classes(self.table, column.name)]
+            choices = " or ".join(column_option("label", column.name) for column in of_two)
+            return f", or a label of yes and no with {choices} --label binary" if of_two else ""
         named = column_option("label", names[0])
         listed = f"; columns of numbers, likely labels first: {quote_some(names)}"
         return (
@@ -499,7 +509,7 @@ class Columns:
         others = []
         for column in self.numbers:
             is_proposed = column.hint or column.header.better
-            if not (is_proposed or self.states_unit) and column.is_probable:
+            if not (is_proposed or self.states_unit or column.name in RATES) and column.is_probable:
                 others.append(column.name)
         how = "(--column label=NAME --label value --better higher, or lower)"
         return [f"Other columns of numbers: {quote_some(others)} {how}."] if others else []
@@ -899,6 +909,7 @@ def decide_label(
     columns = Columns(table)
     meaning = None
     describing = NO_DESCRIPTION
+    beside = named_beside(options) if named is None else named
     refused: AbagError | None = None
     try:
         column = table.columns.get("label", table.columns.get("pkd"))
@@ -907,7 +918,7 @@ def decide_label(
         for role in ("censored", "affinity_type"):
             if role in table.ties:
                 table.column(role)  # refuses: the bounds of one column would be read as exact
-        describing = find_describing(table, column)
+        describing = find_describing(table, column, [name for name, _ in beside])
         table = replace(table, columns={**table.columns, **describing.roles})
         asked = Asked("pkd", options, remembered, describing.units)
         meaning = meaning_of_column(Column(table, column), asked)
@@ -921,7 +932,6 @@ def decide_label(
     roles = {name: role for role, name in table.columns.items() if role in LABELS_AND_SEQUENCES}
     if label:
         roles[label] = "pkd"
-    beside = named_beside(options) if named is None else named
     others: dict[str, Label] = {}
     if meaning is not None and meaning.quantity.affinity:
         used = {*table.columns.values(), label}

@@ -37,7 +37,8 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.formats import cell_text
-from abag.embed.tables.table import SIDES, SIGN_OF_WORDS, Table, read_numbers
+from abag.embed.tables.table import SIDES, SIGN_OF_WORDS, Table, read_numbers, read_texts
+from abag.head.labels.classes import says_yes_or_no, spelled
 from abag.head.labels.headers import CAMEL, LONGEST_QUANTITY, plain_text, read_header
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, UNITS, BesideRole, Label
 
@@ -49,6 +50,9 @@ MISSING = "(missing)"
 """Value of an empty cell of a category."""
 _EMPTY = frozenset({"", "-", "--", "?", *(text.lower() for text in MISSING_TEXT)})
 _FIRST_ROWS = 50
+_FLAG = re.compile("censor|exclu|outlier|flag|saturat|invalid|discard|reject|detectionlimit|qcpass")
+_FLAG_WORDS = frozenset("lod loq lloq uloq bdl blq qc omit ignore fail failed pass passed".split())
+"""What columns are called that say which labels are bounds, or which rows are not to be used."""
 _PLAIN = re.compile(r"[-+.]?\d")
 _RELATION = re.compile("[<>=~≤≥]+")
 _LOGARITHMS = frozenset("pkd pkds pki pic50 pec50 pchembl log log10 logkd".split())
@@ -568,8 +572,8 @@ class Describing(NamedTuple):
 NO_DESCRIPTION = Describing({}, (), ())
 
 
-def find_describing(table: Table, label: str) -> Describing:
-    """Find the columns that describe the label of a table by their cells.
+def find_describing(table: Table, label: str, others: Iterable[str] = ()) -> Describing:
+    """Find the columns that describe the label of a table by their cells, apart from `others`.
 
     A column that names another quantity than the label describes another column. Relations are of
     Kd, so that those of a pKd are not taken unasked.
@@ -577,10 +581,16 @@ def find_describing(table: Table, label: str) -> Describing:
     roles: dict[str, str] = {}
     units = []
     remarks = []
-    used = {*table.columns.values(), *chain.from_iterable(table.ties.values()), label}
+    used = {*table.columns.values(), *chain.from_iterable(table.ties.values()), label, *others}
     states_unit = bool(read_header(label).units) and not read_header(label).unit_alone
     first_rows = table.frame.head(_FIRST_ROWS).to_numpy(object)
     for name, cells in zip(table.names, first_rows.T, strict=True):
+        if name not in used and _is_flag(table, name):
+            remarks.append(
+                f"column {name!r} is not used; if it says which labels are bounds, write these as "
+                ">VALUE or <VALUE, and if it says which rows are bad, remove these"
+            )
+            continue
         first = next((cell for cell in cells if isinstance(cell, str) and cell.strip()), "")
         # before the others are looked at: tables may have 100,000 columns
         if name in used or len(first) > LONGEST_QUANTITY or (first and _PLAIN.match(first)):
@@ -610,6 +620,17 @@ def find_describing(table: Table, label: str) -> Describing:
                 f"name it with {column_option(kind, name)}"
             )
     return Describing(roles, tuple(units), tuple(remarks))
+
+
+def _is_flag(table: Table, name: str) -> bool:
+    """Tell whether a column is named like one that sets rows apart, and says yes or no."""
+    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    if _FLAG_WORDS.isdisjoint(words) and not _FLAG.search("".join(words)):
+        return False  # before cells are looked at
+    values = {*map(spelled, table.distinct_cells(name))}
+    if (read_texts(table.frame[name]) == "").any():
+        values.add("")
+    return len(values) > 1 and all(x in ("", "x") or says_yes_or_no(x) for x in values)
 
 
 def _states_other_units(table: Table, name: str, label: str) -> bool:

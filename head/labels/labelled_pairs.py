@@ -82,7 +82,7 @@ _WRITTEN = (
         "the value, and its error into a column of its own, which --error reads",
     ),
     (
-        r".*\d(?:,|['’_ ](?=\d{3}(?!\d)))\d.*",
+        r".*\d(?:,|['’_ ](?=\d{3}(?!\d)))\d.*|.*\d(?:\.\d{3})+",
         "a point before decimals, and nothing between thousands",
     ),
     (r"(?:.*\d\s*[x×*·]\s*10|10\s*[\^⁻⁺]).*", "its power of ten as in 1.5e-09"),

@@ -84,6 +84,7 @@ _ROWS = (
     Unit("ka_per_m", ("ka",), ("per m",), 0.0, 1.0),
     Unit("ka_per_um", ("ka",), ("per um",), 6.0, 1.0),
     Unit("ka_per_nm", ("ka",), ("per nm",), 9.0, 1.0),
+    Unit("log10_ka_per_m", ("log10 ka",), ("per m",), 0.0, 1.0),
     Unit("ug_ml", ("kd",), ("ug_ml",), _MASS_SHIFT, of_mass=True,
          words=("ugml", "ugml1", "ug/ml", "mcg/ml", "microg/ml", "mg/l", "ng/ul")),
     Unit("ng_ml", ("kd",), ("ng_ml",), _MASS_SHIFT + 3.0, of_mass=True,

@@ -29,6 +29,7 @@ from abag.embed.tables.table import (
     SIDES,
     SIGN_OF_WORDS,
     Table,
+    meaning_of_commas,
     read_bounds,
     read_numbers,
     read_texts,
@@ -46,6 +47,10 @@ MOST_UNLIKE = 1e12
 """Factor between an error or a weight and their median, beyond which others would not count."""
 _EXACT = ("false", "0", "no", "none", "uncensored", "exact")
 """Cells of relations, in lower case, of labels that are no bounds."""
+_COMMAS = {
+    "decimals": "commas are read as decimal points",
+    "thousands": "commas between thousands are left out",
+}
 OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
@@ -79,6 +84,8 @@ class Affinities:
     floor: float | None = None
     """The same in pKd; None if they are refused."""
     quantity: Quantity = PKD
+    commas: str = ""
+    """What commas in the cells are, as `meaning_of_commas` says."""
 
     def describe(self, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
@@ -88,6 +95,8 @@ class Affinities:
             evidence.append(self._range(numbers))
         if self.why:
             evidence.append(self.why)
+        if self.commas in _COMMAS:
+            evidence.append(_COMMAS[self.commas])
         if UNITS[self.unit].of_mass:
             is_usual = self.molar_mass_kda == ANTIBODY_KDA
             of_igg = ", that of IgG: --molar-mass gives another" if is_usual else ""
@@ -175,6 +184,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         no_binding=np.zeros(len(raw), np.bool_),
         molar_mass_kda=options.molar_mass_kda,
         quantity=meaning.quantity,
+        commas=meaning_of_commas(cells),
     )
     if meaning.quantity.classes:
         return affinities

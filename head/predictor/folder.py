@@ -181,7 +181,7 @@ def make_predictor(
     chains = seen["antibody"].chains
     assert chains is not None
     return Predictor(
-        parts=parts.used(regime.mixture.weights for regime in regimes.values()),
+        parts=parts,
         regimes=regimes,
         antibody=_vector_spec(inputs.vectors["antibody"], seen["antibody"]),
         antigen=_vector_spec(inputs.vectors["antigen"], seen["antigen"]),
