@@ -32,11 +32,9 @@ from abag.head.labels.headers import USUAL_PKD, Quantity, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     beside_name,
-    columns_beside,
     label_pairs,
     report_counts,
     with_feature_columns,
-    with_logliks,
 )
 from abag.head.labels.options import (
     BesideRole,
@@ -426,12 +424,9 @@ def _label_joined(
     source = f"{saved.run.name} + {new.table.source}"
     row_numbers = joined["row"].to_numpy(np.int64)
     read = replace(read, source=source, row_numbers=row_numbers, kinds=config.kinds)
-    beside = columns_beside(read)
-    if any(column.in_store for column in beside):
-        folders = first_folders(read, store, config, saved.config)
-        read, beside = with_logliks(read, beside, folders)
+    folders = partial(first_folders, read, store, config, saved.config)
     with reporting(silent=True):  # each round has been described with its own table
-        pairs = label_pairs(read, beside=beside)
+        pairs = label_pairs(read, folders=folders)
     label_of_run = saved.layout.label
     reading = replace(
         pairs.reading,
@@ -444,7 +439,7 @@ def _label_joined(
     )
     kept = [beside_name(what, name) for name, what in named_beside(named)]
     as_named = []
-    for column in beside:
+    for column in pairs.named:
         as_named.append(replace(column, name=column.name.removeprefix(f"{column.role}:")))
     pairs = replace(
         pairs,
