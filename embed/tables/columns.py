@@ -88,6 +88,10 @@ ROLES: dict[str, tuple[str, ...]] = {
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),
     "mutations": (),  # embed.tables.references finds them where there is a parent
+    "light_mutations": (),
+    "mutation_chain": (),
+    "mutation_wild": (),
+    "mutation_position": (),
     "antigen_mutations": (),
     "id": ("id|pairid|rowid", "names?"),
     "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
@@ -100,7 +104,12 @@ SEQUENCE_ROLES = (*ANTIBODY_ROLES, "antigen")
 ROLES_OF: Mapping[Kind, tuple[str, ...]] = {"antibody": ANTIBODY_ROLES, "antigen": ("antigen",)}
 MUTATIONS: Mapping[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
 """Roles of the columns of mutations."""
-TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATIONS.values())
+LIGHT_MUTATIONS = "light_mutations"
+"""Role of the second of two columns of mutations, one for each chain."""
+MUTATION_PARTS = ("mutation_chain", "mutation_wild", "mutation_position")
+"""Roles of the columns that complete a column of single residues to mutations."""
+MUTATION_ROLES = (*MUTATIONS.values(), LIGHT_MUTATIONS, *MUTATION_PARTS)
+TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATION_ROLES)
 """Roles of columns that are read as text, and must not be mixed up."""
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
@@ -191,6 +200,12 @@ def column_option(role: str, name: object) -> str:
 def quote_names(names: Iterable[Hashable]) -> str:
     """Quote names of columns, with commas between them."""
     return ", ".join(quoted(str(name)) for name in names)
+
+
+def list_columns(names: Sequence[str]) -> str:
+    """Name columns in a sentence: ``columns 'site' and 'mutation'``."""
+    *others, last = [quoted(name) for name in names]
+    return f"columns {', '.join(others)} and {last}" if others else f"column {last}"
 
 
 def quote_some(names: Sequence[Hashable]) -> str:
