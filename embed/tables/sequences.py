@@ -444,7 +444,10 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
     advice = "Give a chain, or remove the row."
     unit = unit_below_header(table)
     if unit:
-        advice = f"Write units, such as {quoted(unit)}, into the names above, and remove the row."
+        advice = (
+            f"The first row holds units, such as {quoted(unit)}: write them into the names above, "
+            "and remove it. In others, give a chain, or remove the row."
+        )
     heavy = parsed.get("heavy", absent)
     return _join(heavy, parsed.get("light", absent), f"column {names}", advice)
 
