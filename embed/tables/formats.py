@@ -355,17 +355,22 @@ def _filled_part(
 ) -> pd.DataFrame | None:
     """Return the text of the cells of a sheet, less empty columns and the empty rows around.
 
-    Add to the `remarks` which columns of numbers are shown otherwise than they are stored.
+    Add to the `remarks` which columns of numbers are shown otherwise than they are stored, and how
+    many rows are crossed out.
     """
     sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
     formats: dict[int, tuple[str, str]] = {}
+    struck: dict[int, str] = {}
+    has_struck = any(font.strike for font in sheet.parent._fonts)  # else no cell is asked
     for row, cells_of_row in enumerate(sheet.iter_rows()):
         for column, cell in enumerate(cells_of_row):
             if text := cell_text(_with_powers(cell.value)):
                 filled[row, column] = text
                 if cell.data_type == "n" and _SHOWN_OTHERWISE.search(cell.number_format):
                     formats.setdefault(column, (cell.number_format, text))
+                if has_struck and cell.font.strike:
+                    struck.setdefault(row, cell.coordinate)
     if not filled:
         return None
     first_row, _ = min(filled)
@@ -387,6 +392,12 @@ def _filled_part(
                 f"column {name!r} is shown in the number format {number_format!r}, and read as it "
                 f"is stored, such as {text}"
             )
+    if struck:
+        rows_struck = counted(len(struck), "row")
+        remarks.append(
+            f"{rows_struck} with cells that are struck through, the first is "
+            f"{next(iter(struck.values()))}, read as others: remove what is not to be used"
+        )
     cells = pd.Series(filled, dtype=object).unstack(fill_value="")
     return cells.reindex(rows, fill_value="")
 
