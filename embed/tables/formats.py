@@ -18,7 +18,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -81,6 +81,12 @@ CHAIN_ENDING = re.compile(
     re.IGNORECASE,
 )
 """A name that ends in the role of its chain."""
+_CHAIN_FIRST = re.compile(  # VHH-72 is the name of a nanobody
+    r"(?P<role>(?:vh|hc|heavy|vl|lc|light|vk|kappa|lambda|antigen)"
+    r"(?:[\s_-]*(?:chain|domain|seq|sequence|aa))*)[\s_|:./-]+(?P<stem>.+)",
+    re.IGNORECASE,
+)
+"""A name that begins with it."""
 EXCEL = ".xlsx"
 _READING = (
     OSError,
@@ -469,7 +475,11 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
         whole = [CHAIN_ENDING.fullmatch(header) for header, _ in records]
         if all(whole):
             ends = whole
-    if only and not _names_pairs(ends):
+    if not any(ends):  # as in VH_ab1 and VL_ab1
+        behind = [CHAIN_ENDING.fullmatch(role_last(name)) for name in names]
+        if _share_names(behind, {"heavy"}, {"light"}):
+            ends = behind
+    if only and not _share_names(ends, {"antigen"}, {"heavy", "light"}):
         ends = [None] * len(names)
     without_end = "sequence" if not only or any(ends) else only
     rows: dict[str, dict[str, str]] = {}
@@ -504,12 +514,19 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     return pd.DataFrame(columns, dtype=str)
 
 
-def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
-    """Tell whether an antigen has the name of an antibody's chain, less the ending."""
+def role_last(name: str) -> str:
+    """Put the role of a chain behind its name: VH_ab1 as ab1_VH."""
+    first = _CHAIN_FIRST.fullmatch(name)
+    return f"{first['stem']}_{first['role']}" if first else name
+
+
+def _share_names(
+    ends: Sequence[re.Match[str] | None], roles: Container[str], others: Container[str]
+) -> bool:
+    """Tell whether a record of some roles has the name of one of others, less the ending."""
     endings = [end for end in ends if end]
-    antigens = {end["stem"] for end in endings if end.lastgroup == "antigen"}
-    chains = {end["stem"] for end in endings if end.lastgroup != "antigen"}
-    return not antigens.isdisjoint(chains)
+    names = {end["stem"] for end in endings if end.lastgroup in roles}
+    return not names.isdisjoint(end["stem"] for end in endings if end.lastgroup in others)
 
 
 def read_json(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:

@@ -64,6 +64,7 @@ from abag.embed.tables.formats import (
     fasta_records,
     is_gzip,
     read_fasta,
+    role_last,
 )
 from abag.embed.tables.mutations import (
     ChainId,
@@ -462,7 +463,8 @@ def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
             problems.append(f"{where} has no {'residues' if header else 'name'}")
             continue
         yield Entry(header, ANY, residues, where)
-        for name in dict.fromkeys((header.split()[0], header)):
+        first = header.split()[0]
+        for name in dict.fromkeys((first, header, role_last(first))):
             ending = CHAIN_ENDING.fullmatch(name)
             if ending is not None:
                 role = str(ending.lastgroup)
