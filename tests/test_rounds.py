@@ -326,7 +326,9 @@ def test_bounds_that_the_predictions_of_a_batch_are_beyond_are_counted(case, tmp
     back = measured(case).assign(**{"our result": lambda t: t["our result"].astype(str)})
     back.loc[[1, 2], "our result"] = ">1e6"  # weaker than was predicted
     back.loc[3, "our result"] = "<1e6"
-    back = pd.concat([back, back.iloc[[1]]])
+    others = variants(90).iloc[40:].rename(columns={"Kd (nM)": "our result"})
+    control = others[~others["clone"].isin(back["clone"])].head(1)  # which was not predicted
+    back = pd.concat([back, back.iloc[[1]], control.astype({"our result": str})])
     summary = add_round(case, tmp_path / "r2", back)
     errors = summary["rounds"][1]["errors"]
     assert (errors["pairs"], errors["missed_bounds"]) == (5, 2)
