@@ -363,8 +363,10 @@ def _errors_of_batch(rows: pd.DataFrame, quantity: Quantity) -> dict[str, float]
         return None
     exact = exact.groupby(columns_of_pair(rows))[["pkd", PREDICTED, SIGMA]].median()
     error = (exact[PREDICTED] - exact["pkd"]).to_numpy(np.float64)
-    side = rows["censored"].map({text: side for side, text in relations_of(quantity).items()})
-    is_missed = is_known & (side * (rows["pkd"] - rows[PREDICTED]) > 0).to_numpy(np.bool_)
+    side_of = {text: side for side, text in relations_of(quantity).items()}
+    side = np.array([side_of[text] for text in rows["censored"]])
+    beyond_bound = side * (rows["pkd"] - rows[PREDICTED]).to_numpy(np.float64) > 0
+    is_missed = is_known & beyond_bound
     missed = len(rows.loc[is_missed, columns_of_pair(rows)].drop_duplicates())
     beyond = {"missed_bounds": missed} if missed else {}
     return {

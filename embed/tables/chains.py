@@ -321,7 +321,10 @@ MUTATIONS: Mapping[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mu
 """Roles of the columns of mutations."""
 LIGHT_MUTATIONS = "light_mutations"
 """Role of the second of two columns of mutations, one for each chain."""
-TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATIONS.values())
+MUTATION_PARTS = ("mutation_chain", "mutation_wild", "mutation_position")
+"""Roles of the columns that complete a column of single residues to mutations."""
+MUTATION_ROLES = (*MUTATIONS.values(), LIGHT_MUTATIONS, *MUTATION_PARTS)
+TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATION_ROLES)
 """Roles of columns that are read as text, and must not be mixed up."""
 PLURAL: dict[str, str] = {"antibody": "antibodies", "antigen": "antigens"}
 Chains = tuple[str, ...]

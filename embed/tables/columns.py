@@ -87,6 +87,10 @@ ROLES: dict[str, tuple[str, ...]] = {
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),
     "mutations": (),  # embed.tables.references finds them where there is a parent
+    "light_mutations": (),
+    "mutation_chain": (),
+    "mutation_wild": (),
+    "mutation_position": (),
     "antigen_mutations": (),
     "id": ("id|pairid|rowid", "names?"),
     "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
@@ -179,6 +183,12 @@ def column_option(role: str, name: object) -> str:
 def quote_names(names: Iterable[Hashable]) -> str:
     """Quote names of columns, with commas between them."""
     return ", ".join(quoted(str(name)) for name in names)
+
+
+def list_columns(names: Sequence[str]) -> str:
+    """Name columns in a sentence: ``columns 'site' and 'mutation'``."""
+    *others, last = [quoted(name) for name in names]
+    return f"columns {', '.join(others)} and {last}" if others else f"column {last}"
 
 
 def quote_some(names: Sequence[Hashable]) -> str:

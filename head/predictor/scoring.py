@@ -39,7 +39,14 @@ from abag.core.messages import bar, counted, reporting, say
 from abag.core.options import flag
 from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
-from abag.embed.tables.chains import KINDS, MUTATIONS, ROLES_OF, Kind
+from abag.embed.tables.chains import (
+    KINDS,
+    LIGHT_MUTATIONS,
+    MUTATION_PARTS,
+    MUTATIONS,
+    ROLES_OF,
+    Kind,
+)
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
     NOTHING,
@@ -477,7 +484,7 @@ class CrossedTables:
 
     def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
         named_columns = self._options.columns.items()
-        roles = {*ROLES_OF[kind], MUTATIONS[kind]}
+        roles = {*ROLES_OF[kind], MUTATIONS[kind], LIGHT_MUTATIONS, *MUTATION_PARTS}
         columns = {role: name for role, name in named_columns if role in roles}
         columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
         options = replace(self._options, columns=columns)
@@ -535,7 +542,8 @@ def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
         header = read_header(name)
         if header.names_affinity or header.plain:
             excluded.add(name)
-    naming = (*ROLES_OF[kind], MUTATIONS[kind], f"{kind}_name", "id")
+    mutated = (MUTATIONS[kind], LIGHT_MUTATIONS, *MUTATION_PARTS)
+    naming = (*ROLES_OF[kind], *mutated, f"{kind}_name", "id")
     always = {table.columns.get(role) for role in naming}
     of_row = table.sequences[kind].of_row
     _, first = np.unique(of_row, return_index=True)
