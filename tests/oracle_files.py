@@ -265,7 +265,27 @@ def as_dicts(names, rows):
 
 
 def filled(rows):
-    return [row for row in rows if has_text(row)]
+    return [*map(with_points(rows), filter(has_text, rows))]
+
+
+def with_points(rows):
+    """Return how commas in the labels of a row are read, which all rows tell."""
+    labels = [str(row.get("pKd") or "").strip(" <>") for row in rows]
+    marked = [label for label in labels if "," in label or label.count(".") > 1]
+    german = [re.fullmatch(r"\d+,\d+(e-?\d+)?|\d{1,3}(\.\d{3})+(,\d+)?", label) for label in marked]
+    english = [re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+(\.\d+)?", label) for label in marked]
+    has_points = any(re.fullmatch(r"\d*\.\d*(e-?\d+)?", label) for label in labels)
+    marks = {}
+    if all(german) and not all(english) and not has_points:
+        marks = {".": "", ",": "."}
+    elif all(english) and not all(german):
+        marks = {",": ""}
+
+    def change(row):
+        text = row.get("pKd")
+        return row | {"pKd": text.translate(str.maketrans(marks))} if isinstance(text, str) else row
+
+    return change
 
 
 def has_text(row):

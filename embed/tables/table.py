@@ -8,6 +8,7 @@ people and spreadsheets write them.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import unicodedata
@@ -121,13 +122,16 @@ def meaning_of_commas(cells: pd.Series) -> Literal["", "decimals", "thousands", 
     Cells such as ``0,5`` and ``1.234,5``, or ``1,234.5`` and ``1,234,567``, tell it for the others.
     Points between thousands, as in ``1.234.567``, are unclear beside ``1.234``.
     """
-    texts = [_without_relation(cell) for cell in cells.tolist() if isinstance(cell, str)]
-    marked = [text for text in texts if "," in text or text.count(".") > 1]
-    if not marked:
+    values = cells.tolist()
+    texts = [cell for cell in values if isinstance(cell, str)]
+    if not any("," in text or text.count(".") > 1 for text in texts):
         return ""
+    texts = [*map(_without_relation, texts)]
+    marked = [text for text in texts if "," in text or text.count(".") > 1]
     decimals = [*map(_DECIMAL_COMMA.fullmatch, marked)]
     thousands = [*map(_THOUSANDS_COMMA.fullmatch, marked)]
     has_points = any("." in text and _POINT.fullmatch(text) for text in texts)
+    has_points |= any(isinstance(cell, float) and not math.isnan(cell) for cell in values)
     if all(decimals) and not all(thousands) and not has_points:
         return "decimals"
     if all(thousands) and not all(decimals):
