@@ -128,14 +128,14 @@ def meaning_of_commas(cells: pd.Series) -> Literal["", "decimals", "thousands", 
         return ""
     texts = [*map(_without_relation, texts)]
     marked = [text for text in texts if "," in text or text.count(".") > 1]
-    decimals = [*map(_DECIMAL_COMMA.fullmatch, marked)]
-    thousands = [*map(_THOUSANDS_COMMA.fullmatch, marked)]
-    has_points = any("." in text and _POINT.fullmatch(text) for text in texts)
-    has_points |= any(isinstance(cell, float) and not math.isnan(cell) for cell in values)
-    if all(decimals) and not all(thousands) and not has_points:
-        return "decimals"
-    if all(thousands) and not all(decimals):
+    are_decimals = all(map(_DECIMAL_COMMA.fullmatch, marked))
+    are_thousands = all(map(_THOUSANDS_COMMA.fullmatch, marked))
+    if are_thousands and not are_decimals:
         return "thousands"
+    has_points = any(isinstance(cell, float) and not math.isnan(cell) for cell in values)
+    has_points |= any("." in text and _POINT.fullmatch(text) for text in texts)
+    if are_decimals and not are_thousands and not has_points:
+        return "decimals"
     return "unclear" if any(map(_THOUSANDS_POINT.fullmatch, marked)) else ""
 
 
