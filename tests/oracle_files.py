@@ -379,6 +379,15 @@ def residues(text):
     return re.sub("[UZOB]", "X", text.upper())
 
 
+def with_points(rows):
+    """Return rows whose labels have points for commas, if some have a comma and none a point."""
+    labels = [re.sub("^[<>]", "", str(row.get("pKd")).strip()) for row in rows]
+    marked = [label for label in labels if re.search(r"\d[.,]|[.,]\d", label)]
+    if not marked or not all(re.fullmatch(r"\d+,\d+", label) for label in marked):
+        return rows
+    return [row | {"pKd": row["pKd"] and str(row["pKd"]).replace(",", ".")} for row in rows]
+
+
 def expected(row):
     """Return chains and label of a row; None for what is not valid."""
     for role in ("heavy", "light", "antigen"):

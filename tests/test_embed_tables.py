@@ -199,7 +199,7 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
     ("heavy", "light", "antigen_sequence"), ("VH", "VL", "Antigen Seq"), ("fab_h", "fab_l", "ag"),
     ("VH\u200b", "VL\xa0", "\ufeffAntigen\xad"),
     ("HC", "LC", "Target"), ("Ab_heavy_chain_seq", "Ab_light_chain_seq", "Ag_seq"),
-    ("mut_heavy_chain_seq", "light_chain_seq", "antigen_seq"),
+    ("mut_heavy_chain_seq", "light_chain_seq", "antigen_seq"), ("VH_mut", "LC seq mut", "ag"),
     ("seq_nanobody", "seq_light", "seq_antigen"), ("VH seq", "VL seq", "antigen protein sequence"),
 ])  # fmt: skip
 def test_common_column_names_are_recognized(heavy, light, antigen):
@@ -220,7 +220,8 @@ def test_a_name_plays_one_role_or_none(name, role):
 
 def test_a_column_that_says_sequence_goes_before_one_that_may_hold_a_name():
     assert roles("antigen", "antigen_sequence", "target")["antigen"] == "antigen_sequence"
-    assert roles("heavy_chain_seq", "mut_heavy_chain_seq")["heavy"] == "mut_heavy_chain_seq"
+    for mutant in ("mut_heavy_chain_seq", "antibody_heavy_seq_mut", "heavy_mutant"):
+        assert roles("heavy_chain_seq", mutant)["heavy"] == mutant
 
 
 def test_columns_with_the_same_name_are_refused(tmp_path):

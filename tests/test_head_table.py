@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reading import read_labels
 
 from abag import LabelError, TableError
-from abag.head.labels.stored_vectors import Standardizer
+from abag.head.models.pair_vectors import Standardizer
 
 ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}
 

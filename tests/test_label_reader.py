@@ -18,9 +18,10 @@ from abag import AbagError, ColumnError, LabelError
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import read_bounds
 from abag.head.labels import column
-from abag.head.labels.column import decide_label, decide_prediction
+from abag.head.labels.column import decide_label
 from abag.head.labels.options import LabelOptions
 from abag.head.labels.values import read_affinities
+from abag.head.runs.evaluate import decide_prediction
 
 QUICK = {"split": "random", "report": False, "head": "ridge", "device": "cpu"}
 DG = -1.987204259e-3 * 298.15 * np.log(10)

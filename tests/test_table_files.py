@@ -106,7 +106,7 @@ def test_blank_lines_between_objects_are_no_rows(tmp_path):
     ('{"heavy": "EVQ"}\n{"heavy"', "line 2 is not JSON"), ("[" * 100_000, "is not JSON"),
     ('{"heavy": {"a": 1}}', "line 1: 'heavy' holds dict"), ("", "it is empty"),
     ("3", 'line 1 is "3", not an object'), ("{}", "line 1 is {}, not an object"),
-    ('{"a": 1, "a": 2}', "two columns are called 'a'"),
+    ('{"a": 1, "a": 2}', "'a'; expected names that differ. Rename one."),
 ])  # fmt: skip
 def test_what_is_no_file_of_json_rows_is_refused_in_one_line(tmp_path, text, words):
     (tmp_path / "a.jsonl").write_text(text)

@@ -19,7 +19,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -36,8 +36,8 @@ from abag.core.errors import TableError
 from abag.core.frames import plain_type, without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.tables.chains import KINDS, LONG_RUN, MISSING_TEXT, Kind, joined_list
-from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
+from abag.embed.tables.chains import KINDS, LONG_RUN, MISSING_TEXT, TEXT_ROLES, Kind, joined_list
+from abag.embed.tables.columns import may_hold, quote_some
 from abag.embed.tables.options import TableOptions
 
 EXACT = 1e15
@@ -88,6 +88,12 @@ CHAIN_ENDING = re.compile(
     re.IGNORECASE,
 )
 """A name that ends in the role of its chain."""
+_CHAIN_FIRST = re.compile(  # VHH-72 is the name of a nanobody
+    r"(?P<role>(?:vh|hc|heavy|vl|lc|light|vk|kappa|lambda|antigen)"
+    r"(?:[\s_-]*(?:chain|domain|seq|sequence|aa))*)[\s_|:./-]+(?P<stem>.+)",
+    re.IGNORECASE,
+)
+"""A name that begins with it."""
 EXCEL = (".xlsx", ".xlsm")
 _READING = (
     OSError,
@@ -166,7 +172,7 @@ def refuse_repeated(names: Sequence[str]) -> None:
     """Raise ValueError if two columns have one name; pandas would rename the second."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        msg = f"two columns are called {repeated[0]!r}, and names must differ"
+        msg = f"two columns are called {repeated[0]!r}; expected names that differ. Rename one"
         raise ValueError(msg)
 
 
@@ -474,17 +480,22 @@ def _filled_part(
 ) -> pd.DataFrame | None:
     """Return the text of the cells of a sheet, less titles, empty columns and empty rows around.
 
-    Add to the `remarks` the titles, and which columns of numbers are shown otherwise than stored.
+    Add to the `remarks` the titles, which columns of numbers are shown otherwise than stored, and
+    how many rows are crossed out.
     """
     sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
     formats: dict[int, tuple[str, str]] = {}
+    struck: dict[int, str] = {}
+    has_struck = any(font.strike for font in sheet.parent._fonts)  # else no cell is asked
     for row, cells_of_row in enumerate(sheet.iter_rows()):
         for column, cell in enumerate(cells_of_row):
             if text := cell_text(_with_powers(cell.value)):
                 filled[row, column] = text
                 if cell.data_type == "n" and _SHOWN_OTHERWISE.search(cell.number_format):
                     formats.setdefault(column, (cell.number_format, text))
+                if has_struck and cell.font.strike:
+                    struck.setdefault(row, cell.coordinate)
     if not filled:
         return None
     first_row, _ = min(filled)
@@ -512,6 +523,12 @@ def _filled_part(
                 f"column {name!r} is shown in the number format {number_format!r}, and read as it "
                 f"is stored, such as {text}"
             )
+    if struck:
+        rows_struck = counted(len(struck), "row")
+        remarks.append(
+            f"{rows_struck} with cells that are struck through, the first is "
+            f"{next(iter(struck.values()))}, read as others: remove what is not to be used"
+        )
     return cells
 
 
@@ -594,7 +611,11 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
         whole = [CHAIN_ENDING.fullmatch(header) for header, _ in records]
         if all(whole):
             ends = whole
-    if only and not _names_pairs(ends):
+    if not any(ends):  # as in VH_ab1 and VL_ab1
+        behind = [CHAIN_ENDING.fullmatch(role_last(name)) for name in names]
+        if _share_names(behind, {"heavy"}, {"light"}):
+            ends = behind
+    if only and not _share_names(ends, {"antigen"}, {"heavy", "light"}):
         ends = [None] * len(names)
     without_end = "sequence" if not only or any(ends) else only
     rows: dict[str, dict[str, str]] = {}
@@ -629,12 +650,19 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     return pd.DataFrame(columns, dtype=str)
 
 
-def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
-    """Tell whether an antigen has the name of an antibody's chain, less the ending."""
+def role_last(name: str) -> str:
+    """Put the role of a chain behind its name: VH_ab1 as ab1_VH."""
+    first = _CHAIN_FIRST.fullmatch(name)
+    return f"{first['stem']}_{first['role']}" if first else name
+
+
+def _share_names(
+    ends: Sequence[re.Match[str] | None], roles: Container[str], others: Container[str]
+) -> bool:
+    """Tell whether a record of some roles has the name of one of others, less the ending."""
     endings = [end for end in ends if end]
-    antigens = {end["stem"] for end in endings if end.lastgroup == "antigen"}
-    chains = {end["stem"] for end in endings if end.lastgroup != "antigen"}
-    return not antigens.isdisjoint(chains)
+    names = {end["stem"] for end in endings if end.lastgroup in roles}
+    return not names.isdisjoint(end["stem"] for end in endings if end.lastgroup in others)
 
 
 def read_json(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:

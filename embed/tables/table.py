@@ -28,9 +28,8 @@ from abag.core.errors import ColumnError, TableError
 from abag.core.frames import nested_columns, refuse_nested
 from abag.core.messages import counted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
-from abag.embed.tables.chains import CHAIN_ROLES, MISSING_TEXT, joined_list
+from abag.embed.tables.chains import ANTIBODY_ROLES, CHAIN_ROLES, MISSING_TEXT, joined_list
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
     UNNAMED,
     MissingColumn,
     find_columns,

@@ -22,6 +22,7 @@ from abag.core.errors import LabelError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.formats import cell_text
+from abag.embed.tables.table import says_no_binding
 from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
 
 if TYPE_CHECKING:
@@ -180,6 +181,27 @@ def _better_class(name: str, classes: tuple[str, ...]) -> Better:
         if is_unwanted != (affirmed != words):
             return "lower" if better == "higher" else "higher"
     return better
+
+
+def says_class(cell: object) -> bool:
+    """Tell whether a cell is a truth value or a word for a class, not a measurement."""
+    if isinstance(cell, bool | np.bool_):
+        return True
+    return isinstance(cell, str) and (re.search("[0-9]", cell) is None or says_no_binding(cell))
+
+
+def refuse_two_values(raw: Floats, where: str, what: str) -> None:
+    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
+    numbers = raw[np.isfinite(raw)]
+    distinct = np.unique(numbers)
+    if len(distinct) == 2 and len(numbers) > 2:
+        low, high = distinct
+        msg = (
+            f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
+            f"{what}; expected more than two different numbers. Choose a column of measurements "
+            f"with --column label=NAME, or learn classes with --label binary --positive {high:g}."
+        )
+        raise LabelError(msg)
 
 
 def has_classes(table: Table, name: str, options: LabelOptions) -> bool:

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import AbagError, LabelError
 from abag.core.messages import counted, quoted, say
-from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import (
     SIDES,
@@ -36,11 +35,11 @@ from abag.embed.tables.table import (
     read_texts,
     says_no_binding,
 )
-from abag.head.labels.classes import read_classes
-from abag.head.labels.column import LabelLayout, refuse_two_values
+from abag.head.labels.classes import read_classes, refuse_two_values
+from abag.head.labels.column import LabelLayout
 from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import Label, Replicates
+from abag.head.labels.options import ANTIBODY_KDA, UNITS, Label, Replicates
 
 LARGEST = 1e100
 """Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
