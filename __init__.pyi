@@ -140,7 +140,7 @@ class _DatasetKeywords(TypedDict, total=False):
     no_antigen: bool
     antibody_region: Literal['as-given', 'fv']
     chains: Literal['as-given', 'auto', 'most']
-    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None
+    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'log10_ka_per_m', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None
     positive: str | None
     classes: tuple[str, ...] | None
     better: Literal['higher', 'lower'] | None
@@ -243,7 +243,7 @@ def adapt_encoders(
     no_antigen: bool = False,
     antibody_region: Literal['as-given', 'fv'] = 'as-given',
     chains: Literal['as-given', 'auto', 'most'] = 'as-given',
-    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
+    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'log10_ka_per_m', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
     positive: str | None = None,
     classes: tuple[str, ...] | None = None,
     better: Literal['higher', 'lower'] | None = None,
@@ -294,7 +294,7 @@ def dataset(
     no_antigen: bool = False,
     antibody_region: Literal['as-given', 'fv'] = 'as-given',
     chains: Literal['as-given', 'auto', 'most'] = 'as-given',
-    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
+    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'log10_ka_per_m', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
     positive: str | None = None,
     classes: tuple[str, ...] | None = None,
     better: Literal['higher', 'lower'] | None = None,
@@ -379,7 +379,7 @@ def evaluate(
     matrix: bool = False,
     store: Path | str | None = None,
     predictions: AnyTable | None = None,
-    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
+    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'log10_ka_per_m', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
     molar_mass: str | None = None,
     affinity_type: str | None = None,
     strong: float | None = None,
@@ -471,7 +471,7 @@ def fit(
     antibody_region: Literal['as-given', 'fv'] = 'as-given',
     chains: Literal['as-given', 'auto', 'most'] = 'as-given',
     skipped: Path | str | None = None,
-    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
+    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'log10_ka_per_m', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
     positive: str | None = None,
     classes: tuple[str, ...] | None = None,
     better: Literal['higher', 'lower'] | None = None,
@@ -546,7 +546,7 @@ def plan(
     antibody_region: Literal['as-given', 'fv'] = 'as-given',
     chains: Literal['as-given', 'auto', 'most'] = 'as-given',
     skipped: Path | str | None = None,
-    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
+    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'log10_ka_per_m', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
     positive: str | None = None,
     classes: tuple[str, ...] | None = None,
     better: Literal['higher', 'lower'] | None = None,
@@ -623,7 +623,7 @@ def rank(
     above: float | None = None,
     better: Literal['higher', 'lower'] | None = None,
     measured: AnyTable | None = None,
-    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
+    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'log10_ka_per_m', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
     molar_mass: str | None = None,
     run: Path | str | None = None,
     ordered: Path | str | None = None,
@@ -751,7 +751,7 @@ def sweep(
     antibody_region: Literal['as-given', 'fv'] = 'as-given',
     chains: Literal['as-given', 'auto', 'most'] = 'as-given',
     skipped: Path | str | None = None,
-    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
+    label: Literal['pkd', 'kd_m', 'kd_mm', 'kd_um', 'kd_nm', 'kd_pm', 'kd_fm', 'log10_kd_m', 'log10_kd_um', 'log10_kd_nm', 'log10_kd_pm', 'neg_log10_kd_nm', 'ln_kd_m', 'ln_kd_nm', 'ka_per_m', 'ka_per_um', 'ka_per_nm', 'log10_ka_per_m', 'ug_ml', 'ng_ml', 'dg_kcal', 'dg_kj', 'binary', 'classes', 'value'] | None = None,
     positive: str | None = None,
     classes: tuple[str, ...] | None = None,
     better: Literal['higher', 'lower'] | None = None,

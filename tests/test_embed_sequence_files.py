@@ -40,15 +40,23 @@ def test_fasta_records_with_a_role_in_their_names_are_joined_to_rows(tmp_path):
     assert pairs.frame["id"].tolist() == ["ab1", "ab2"]
 
 
-@pytest.mark.parametrize("ends", [("_heavy_chain", "_light_chain"), ("__VH", ":VL-seq")])
+@pytest.mark.parametrize(
+    ("heavy", "light"),
+    [
+        ("Ab_heavy_chain", "Ab_light_chain"),
+        ("Ab__VH", "Ab:VL-seq"),
+        ("VH_Ab", "VL_Ab"),
+        ("heavy_chain-Ab", "light_chain-Ab"),
+    ],
+)
 def test_the_chains_of_a_fasta_file_are_told_by_the_endings_that_names_are_looked_up_by(
-    tmp_path, ends
+    tmp_path, heavy, light
 ):
-    heavy_end, light_end = ends
     records = tmp_path / "records.fasta"
-    records.write_text(f">Ab{heavy_end}\n{HEAVY}\n>Ab{light_end}\n{LIGHT}\n")
+    records.write_text(f">{heavy}\n{HEAVY}\n>{light}\n{LIGHT}\n")
     joined = read_sequences(records, no_antigen=True)
     assert joined.antibodies.chains == [(HEAVY, LIGHT)]
+    assert joined.frame["id"].tolist() == ["Ab"]
     (tmp_path / "names.csv").write_text("antibody\nAb\n")
     options = {"sequences": (str(records),), "no_antigen": True}
     named = read_sequences(tmp_path / "names.csv", **options)

@@ -542,8 +542,15 @@ def test_a_foreign_run_does_not_choose_where_vectors_are_written(foreign, new, t
     calls = []
     mine = tmp_path / "mine" / "store"
     predictor = encoding_by(partial(fake_embed, calls=calls), foreign)
-    with pytest.raises(MissingVectors, match="neither near the run nor in the current folder"):
+    with pytest.raises(MissingVectors, match=f"{mine}', which is neither near the run nor in the"):
         abag.predict(new, predictor, tmp_path / "out.csv")
+    config = foreign / "config.json"
+    config.write_text(config.read_text().replace("mine", "moved"))
+    lost = encoding_by(partial(fake_embed, calls=calls), foreign)
+    with pytest.raises(
+        MissingVectors, match=r"trained from .*moved.*, which does not exist \(moved"
+    ):
+        abag.predict(new, lost, tmp_path / "out.csv")
     assert not calls
     predictor.predict([*new["heavy"]], antigen=new["antigen"][0])  # with a temporary store
     assert not [*mine.iterdir()]

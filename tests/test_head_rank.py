@@ -132,6 +132,14 @@ def test_measured_pairs_are_left_out_by_their_sequences_not_their_text(scored, t
     assert any("left out: 10 already measured" in line for line in said)
 
 
+def test_pairs_without_a_label_are_not_measured(scored, tmp_path, said):
+    best = ranked(scored, tmp_path, batch=10)
+    labels = [7.0, *[None] * 9]
+    batch = ranked(scored, tmp_path, batch=9, measured=best[PAIR].assign(pKd=labels))
+    assert batch["id"].tolist() == best["id"].tolist()[1:]
+    assert any("9 rows without a value in column 'pKd' are not measured" in x for x in said)
+
+
 def test_an_antibody_measured_with_another_antigen_is_not_left_out(scored, tmp_path):
     best = ranked(scored, tmp_path, batch=1)
     other = scored.loc[scored["antigen"] != best["antigen"][0], "antigen"].iloc[0]

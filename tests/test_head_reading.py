@@ -314,6 +314,23 @@ def test_names_are_looked_up_in_the_files_of_the_run(named, tmp_path, said, monk
     )
 
 
+def test_names_that_a_given_file_lacks_are_looked_up_in_the_files_of_the_run(
+    named, names_file, tmp_path, said
+):
+    lists = pd.read_csv(names_file)
+    fresh = lists.iloc[[3, 4]].assign(name=[lists["name"][0], "SERVWW"])  # one of another antibody
+    fresh.to_csv(tmp_path / "new.csv", index=False)
+    table = pd.DataFrame({"clone": [*lists["name"][:2], "SERVWW"]})
+    given = {"sequences": [tmp_path / "new.csv"], "store": named / "store"}
+    scored = abag.predict(table, named / "run", **given)
+    assert [name.split(" + ")[0] for name in scored["nearest"]] == [*lists["name"][[3, 1, 4]]]
+    assert "1 of them in names.csv" in "".join(said)
+    names_file.unlink()  # its names are unknown now
+    with pytest.raises(abag.AbagError, match=rf"{lists['name'][1]}' has no sequence in new.csv"):
+        abag.predict(table, named / "run", **given)
+    assert f"{names_file}, in which the run looked names up, does not exist" in "".join(said)
+
+
 @pytest.mark.parametrize("what", ["removed", "changed"])
 def test_names_without_the_files_of_the_run_are_refused(named, names_file, tmp_path, what):
     if what == "removed":

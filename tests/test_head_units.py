@@ -13,8 +13,8 @@ from reading import read_labels
 import abag
 from abag import ColumnError, LabelError, OptionError
 from abag.core.options import schema
-from abag.core.units import NO_AFFINITIES, UNITS
 from abag.head.labels.headers import read_header, to_pkd
+from abag.head.labels.options import NO_AFFINITIES, UNITS
 
 RT_LN10 = 1.987204259e-3 * 298.15 * np.log(10)  # kcal/mol
 PKD = np.linspace(5, 11, 12).round(2)
@@ -31,7 +31,8 @@ def in_units(pkd):
         "log10_kd_nm": np.log10(kd * 1e9), "log10_kd_pm": np.log10(kd * 1e12),
         "neg_log10_kd_nm": -np.log10(kd * 1e9), "ln_kd_m": np.log(kd),
         "ln_kd_nm": np.log(kd * 1e9), "ka_per_m": 1 / kd, "ka_per_um": 1 / (kd * 1e6),
-        "ka_per_nm": 1 / (kd * 1e9), "ug_ml": kd * 150_000 * 1e3, "ng_ml": kd * 150_000 * 1e6,
+        "ka_per_nm": 1 / (kd * 1e9), "log10_ka_per_m": np.log10(1 / kd),
+        "ug_ml": kd * 150_000 * 1e3, "ng_ml": kd * 150_000 * 1e6,
         "dg_kcal": RT_LN10 * np.log10(kd), "dg_kj": 4.184 * RT_LN10 * np.log10(kd),
     }  # fmt: skip
 
@@ -71,6 +72,7 @@ STATED = {
     "ΔG (kcal mol⁻¹)": "dg_kcal", "∆G° (kcal/mol)": "dg_kcal", "dG_kJ_mol": "dg_kj",
     "binding free energy (kcal/mol)": "dg_kcal",
     "Ka (1/M)": "ka_per_m", "KA (M⁻¹)": "ka_per_m", "KA (M-1)": "ka_per_m",
+    "log10 KA (1/M)": "log10_ka_per_m", "log10(KA [M⁻¹])": "log10_ka_per_m",
     "Ka (nM^-1)": "ka_per_nm", "Ka (L/mol)": "ka_per_m", "Affinity (1/M)": "ka_per_m",
 }  # fmt: skip
 
@@ -109,6 +111,22 @@ def test_differences_ratios_errors_and_rates_are_never_labels(name):
     for options in ({}, {"label": "kd_nm"}):
         with pytest.raises(LabelError, match="not like an affinity"):
             labelled(name, PKD, **options, columns={"pkd": name})
+
+
+@pytest.mark.parametrize("name", ["ka", "kd"])
+def test_ka_and_kd_in_lower_case_are_rates_beside_each_other(name):
+    rates = table("ka", PKD).assign(kd=PKD)
+    with pytest.raises(LabelError, match=f"{name}' is named like a rate"):
+        read_labels(rates, label="kd_m", columns={"pkd": name})
+    for stated in (rates.assign(KD=PKD), rates.assign(**{"Affinity": PKD})):
+        chosen = str(stated.columns[-1])
+        with pytest.raises(ColumnError, match=f"'{chosen}' may be one") as caught:
+            read_labels(stated)
+        assert "'ka'" not in str(caught.value)
+        assert "'kd'" not in str(caught.value)
+        assert read_labels(stated, label="pkd").reading.column == chosen
+    with pytest.raises(ColumnError, match="--column pkd=kd --label UNIT"):
+        read_labels(rates.drop(columns="ka"))
 
 
 UNKNOWN = (
@@ -235,3 +253,31 @@ def test_a_molar_mass_is_refused_if_invalid_or_not_used():
         abag.PlanOptions(molar_mass="mouse")
     with pytest.raises(LabelError, match="needs no molar mass"):
         labelled("KD (nM)", in_units(PKD)["kd_nm"], molar_mass="vhh")
+
+
+@pytest.mark.parametrize(
+    ("columns", "taken"),
+    [
+        ({"KD (M)": "{:.1e}", "KD (nM)": "{:.7g}"}, "KD (nM)"),  # of more digits
+        ({"KD (nM)": "{:.3g}", "KD (pM)": "{:.3g}"}, "KD (nM)"),
+        ({"KD (M)": "", "KD (nM)": "{:.3g}"}, "KD (nM)"),
+        ({"KD (M)": ">{:.5e}", "KD (nM)": "> {:.4f}"}, "KD (M)"),
+        ({"KD (M)": "{:.5e}", "KD (nM)": "> {:.4f}"}, None),
+        ({"KD (M)": "{:.5e}", "KD (nM)": "{:.0f}"}, None),  # too coarse to be the same
+        ({"HER2 KD (nM)": "{:.5g}", "HER3 KD (nM)": "{:.5g}"}, None),
+        ({"KD (M)": "NB", "KD (nM)": "NB"}, None),
+    ],
+)
+def test_an_affinity_in_two_units_is_one_label(columns, taken):
+    pkd = np.linspace(8.02, 8.05, 12)
+    frame = table("x", pkd).drop(columns="x")
+    for name, spelled in columns.items():
+        per_m = {"(M)": 0, "(nM)": 9, "(pM)": 12}[name.split()[-1]]
+        frame[name] = [spelled.format(kd) if spelled else None for kd in 10 ** (per_m - pkd)]
+    if taken is None:
+        with pytest.raises(ColumnError, match="no column for pkd, but '"):
+            read_labels(frame)
+    else:
+        labels = read_labels(frame)
+        assert labels.table.column("pkd") == taken
+        np.testing.assert_allclose(sorted(labels.pkd), pkd, atol=0.02)

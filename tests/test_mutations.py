@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from reading import read_sequences
+from reading import read_labels, read_sequences
 
 import abag
 from abag import ColumnError, OptionError, SequenceError
@@ -299,6 +299,7 @@ def test_names_of_antigens_that_read_as_mutations_are_none():
 @pytest.mark.parametrize("names", [
     ("heavy_mutations", "light_mutations"), ("VH mut", "VL mut"), ("mutations_in_HC", "muts_L"),
     ("Mutations (heavy chain)", "Mutations (light chain)"), ("IgH_mutations", "IgK_mutations"),
+    ("VH", "VL"), ("heavy", "light"),
 ])  # fmt: skip
 def test_a_column_of_mutations_for_each_chain_is_read(names):
     heavy = named(HEAVY, 33, "A")
@@ -310,6 +311,8 @@ def test_a_column_of_mutations_for_each_chain_is_read(names):
     parent = f"{HEAVY}|{LIGHT}"
     table = pd.DataFrame(cells).assign(pKd=[8.0, 7.0, 6.0, 5.0])
     assert variants(table, parent=parent, antigen=RBD) == expected
+    both = read_sequences(table, parent=parent, antigen=RBD)
+    assert not any("is ignored" in note for note in both.notes)
     chosen = {"mutations": names[0]}
     one = read_sequences(table, parent=parent, antigen=RBD, columns=chosen)
     assert f"column {names[1]!r} holds mutations that are not applied" in " ".join(one.notes)
@@ -320,6 +323,70 @@ def test_a_column_of_mutations_for_each_chain_is_read(names):
         variants(other, parent=parent, antigen=RBD)
     with pytest.raises(ColumnError, match="called heavy_mutations and light_mutations"):
         variants(table.rename(columns={names[0]: "mutations"}), parent=parent, antigen=RBD)
+
+
+def test_mutations_of_both_chains_are_read_beside_labels():
+    cells = {"VH mut": [named(HEAVY, 33, "A")] * 2, "VL mut": ["WT", named(LIGHT, 32, "Y")]}
+    table = pd.DataFrame(cells).assign(pKd=[8.0, 7.0])
+    pairs = read_labels([table, table.head(1)], parent=f"{HEAVY}|{LIGHT}", antigen=RBD)
+    changed = exchanged(HEAVY, (33, "A"))
+    light = exchanged(LIGHT, (32, "Y"))
+    assert {*pairs.table.antibodies.chains} == {(changed, LIGHT), (changed, light)}
+    columns = {"light_mutations": "VL mut"}
+    renamed = table.rename(columns={"VH mut": "mutations"})
+    pairs = read_labels(renamed, parent=f"{HEAVY}|{LIGHT}", antigen=RBD, columns=columns)
+    assert {*pairs.table.antibodies.chains} == {(changed, LIGHT), (changed, light)}
+
+
+PARTS = pd.DataFrame({
+    "wildtype": [HEAVY[32], HEAVY[32], None, HEAVY[98]], "site": [33, 33, None, 99],
+    "mutation": ["A", "Lys", "WT", "-"], "pKd": [8.0, 7.0, 9.0, 6.0],
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "given"),
+    [
+        ({}, {}),
+        ({"site": "pos", "wildtype": "wt_aa", "mutation": "mut_aa"}, {}),
+        ({"site": "Position", "wildtype": "ref", "mutation": "Mutant residue"}, {}),
+        ({"site": "our number"}, {"mutation_position": "our number"}),
+        ({"mutation": "became"}, {"mutations": "became"}),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
+def test_mutations_whose_parts_stand_in_columns_are_read(names, given, suffix, tmp_path):
+    table = PARTS.rename(columns=names)
+    write = {".csv": table.to_csv, ".parquet": table.to_parquet, ".xlsx": table.to_excel}[suffix]
+    write(tmp_path / f"t{suffix}", index=False)
+    pairs = read_labels(tmp_path / f"t{suffix}", parent=HEAVY, antigen=RBD, columns=given)
+    read = [pairs.table.antibodies.chains[i][0] for i in pairs.table.antibodies.of_row]
+    whole = [exchanged(HEAVY, (33, "A")), exchanged(HEAVY, (33, "K")), HEAVY]
+    assert read == [*whole, HEAVY[:98] + HEAVY[99:]]
+    assert len({*table.columns} & {*pairs.table.columns.values()}) == 4  # none is said to be unused
+
+
+def test_parts_of_mutations_are_checked_and_may_be_of_a_chain_or_antigen():
+    parent = f"{HEAVY}|{LIGHT}"
+    both = PARTS.assign(chain=["H", "heavy", "L", "H"])
+    read = variants(both, parent=parent, antigen=RBD)
+    assert [light for _, light in read] == 4 * [LIGHT]
+    assert len({*read}) == 4
+    with pytest.raises(SequenceError, match=r"columns 'wildtype', 'site' and 'mutation'.*no chain"):
+        variants(PARTS, parent=parent, antigen=RBD)
+    shifted = PARTS.assign(site=PARTS["site"] + 1)
+    with pytest.raises(SequenceError, match=r"residue 34 of .*"):
+        variants(shifted, parent=HEAVY, antigen=RBD)
+    unchecked = read_sequences(PARTS.drop(columns="wildtype"), parent=HEAVY, antigen=RBD)
+    assert "no column has the wild-type residues" in " ".join(unchecked.notes)
+    of_antigen = pd.DataFrame(
+        {"VHH": HEAVY, "site": [331, 332], "wt": ["N", "I"], "mut": ["A", "V"]}
+    )
+    options = {"columns": {"antigen_mutations": "mut"}, "first_residue": 331, "antigen": RBD}
+    read = read_sequences(of_antigen, **options)
+    assert [chain[0][:3] for chain in read.antigens.chains] == ["AIT", "NVT"]
+    with pytest.raises(SequenceError, match="give --column mutation_position=NAME"):
+        variants(of_antigen.drop(columns="site"), **options)
 
 
 def test_a_mutation_without_a_chain_of_two_is_refused():

@@ -27,24 +27,21 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.core.messages import say
 from abag.embed.tables.chains import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
+    LIGHT_MUTATIONS,
+    MUTATION_PARTS,
+    MUTATION_ROLES,
     NO_SEQUENCE,
+    ROLES_OF,
+    TEXT_ROLES,
     ChainPlaces,
     Kind,
     parse_antibody,
 )
 from abag.embed.tables.chains import antigen as antigen_chains
-from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    LONGEST_NAME,
-    MUTATIONS,
-    ROLES,
-    ROLES_OF,
-    TEXT_ROLES,
-    MissingColumn,
-    find_columns,
-)
+from abag.embed.tables.columns import LONGEST_NAME, ROLES, MissingColumn, find_columns
 from abag.embed.tables.content import (
     SHORT,
     are_peptides,
@@ -396,7 +393,7 @@ def _open_file(
     `name` is that of one of several tables, which may lack columns that the user chose.
     """
     options = with_habits(given, remembered)
-    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) == EXCEL
+    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) in EXCEL
     if name is not None and not is_excel:
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)
@@ -574,7 +571,7 @@ def with_habits(given: T, remembered: LayoutRecord) -> T:
 def _named_by_run(options: TableOptions, remembered: LayoutRecord) -> dict[str, str]:
     """Return the columns that the user named for the run, where none is named for this table."""
     # mutations are of the run's parent or antigen only together with it
-    taken = {*options.columns, *MUTATIONS.values()}
+    taken = {*options.columns, *MUTATION_ROLES}
     if taken & OF_ANTIBODIES or options.parent is not None:
         taken |= OF_ANTIBODIES
     if options.antigen is not None or options.no_antigen:
@@ -606,9 +603,9 @@ def _with_parent(
     if remembered.parent and not is_given and not has_antibodies:
         completed = _with_mutations(top, options, remembered, "mutations")
         completed = replace(completed, parent=remembered.parent)
-        completed = _with_names(top, completed, remembered, kinds)
+        completed, of_run = _with_names(top, completed, remembered, kinds)
         try:
-            references = find_references(top, completed, kinds)
+            references = find_references(top, completed, kinds, of_run)
         except MissingColumn:
             pass  # no column of mutations: the parent of the run is none of this table
         else:
@@ -616,17 +613,33 @@ def _with_parent(
             return completed, references
     elif remembered.parent and not is_given:
         say(f"{top.source}: antibodies are those of the table, not variants of the run's parent")
-    options = _with_names(top, options, remembered, kinds)
-    return options, find_references(top, options, kinds)
+    options, of_run = _with_names(top, options, remembered, kinds)
+    return options, find_references(top, options, kinds, of_run)
 
 
-def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]) -> T:
-    """Add the files of the run to a table with names, or without a column of sequences."""
-    if options.sequences or not remembered.sequences:
-        return options
+def _with_names(
+    first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]
+) -> tuple[T, list[str]]:
+    """Add the files of the run to a table with names, or without a column of sequences.
+
+    Those that the user gave are looked in first: behind them, files of the run that are unchanged
+    are returned beside the options.
+    """
+    if not remembered.sequences:
+        return options, []
     names = [name for kind in kinds if (name := _name_in(first, options, kind)) is not None]
     if not names:
-        return options
+        return options, []
+    if options.sequences:
+        given = {*map(_whole_path, options.sequences)}
+        of_run = []
+        for file in remembered.sequences:
+            why = "" if _whole_path(file.path) in given else file.why_not()
+            if why:
+                say(f"{first.source}: {file.path}, in which the run looked names up, {why}")
+            elif _whole_path(file.path) not in given:
+                of_run.append(file.path)
+        return options, of_run
     for file in remembered.sequences:
         if why := file.why_not():
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
@@ -638,7 +651,11 @@ def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Seque
     files = tuple(file.path for file in remembered.sequences)
     listed = ", ".join(Path(file).name for file in files)
     say(f"{first.source}: names are looked up in the file of the run, {listed}")
-    return replace(options, sequences=files)
+    return replace(options, sequences=files), []
+
+
+def _whole_path(path: str) -> Path:
+    return Path(path).expanduser().resolve()
 
 
 def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:
@@ -661,9 +678,11 @@ def _with_mutations(top: Table, options: T, remembered: LayoutRecord, role: str)
 
     What the user says of either wins.
     """
-    name = remembered.named().get(role)
-    if name in top.names:
-        options = replace(options, columns={role: name, **options.columns})
+    of_run = {}
+    for named, name in remembered.named().items():
+        if named in (role, LIGHT_MUTATIONS, *MUTATION_PARTS) and name in top.names:
+            of_run[named] = name
+    options = replace(options, columns={**of_run, **options.columns})
     if options.numbering != "sequential" or options.first_residue != 1:
         return options
     return replace(options, numbering=remembered.numbering, first_residue=remembered.first_residue)

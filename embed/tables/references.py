@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b, file_digest
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,9 +23,14 @@ from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
+    LIGHT_MUTATIONS,
     MISSING_TEXT,
+    MUTATION_PARTS,
+    MUTATIONS,
     PLURAL,
     RESIDUES,
+    ROLES_OF,
+    SEQUENCE_ROLES,
     Kind,
     find_domains,
     is_word,
@@ -33,11 +39,9 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    MUTATIONS,
-    ROLES_OF,
-    SEQUENCE_ROLES,
     MissingColumn,
     column_option,
+    list_columns,
     quote_names,
     simplified,
     with_found,
@@ -60,13 +64,14 @@ from abag.embed.tables.formats import (
     fasta_records,
     is_gzip,
     read_fasta,
+    role_last,
 )
 from abag.embed.tables.mutations import (
-    LIGHT_MUTATIONS,
     ChainId,
     MutationRules,
     chain_of_column,
     describe_unapplied,
+    find_parts,
     holds_mutations,
     mutation_columns,
     without_wild,
@@ -78,7 +83,7 @@ from abag.embed.tables.numbering import (
     domain_types,
     find_types,
 )
-from abag.embed.tables.options import ReferenceOptions, TableOptions
+from abag.embed.tables.options import TableOptions
 from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 
 ANY = "sequence"
@@ -157,6 +162,8 @@ class NamedSequences:
     """Lines on records that have no name or no residues."""
     types: dict[str, list[str]] = field(default_factory=dict)
     """Variable domains in sequences, by their text."""
+    of_run: NamedSequences | None = None
+    """Those of the files of a run, for names that these files lack."""
 
     def find(self, role: str, cell: object) -> str | None:
         """Return the text of a name in a column of this role; None if it has none.
@@ -166,6 +173,22 @@ class NamedSequences:
         RepeatedName
             If a record has this very name, and another sequence than another one.
         """
+        if self.of_run is not None and self._lacks(role, cell):
+            return self.of_run.find(role, cell)
+        return self._find(role, cell)
+
+    @property
+    def sources(self) -> str:
+        """Names of all files, those of a run last."""
+        return self.source if self.of_run is None else f"{self.source}, {self.of_run.source}"
+
+    def _lacks(self, role: str, cell: object) -> bool:
+        """Tell whether these files have no record of a name, nor of a similar one."""
+        name = cell_name(cell)
+        return bool(name) and not (self._is_record(name) or self._similar(role, name))
+
+    def _find(self, role: str, cell: object) -> str | None:
+        """Return the text of a name that these files have."""
         name = cell_name(cell)
         if not name:
             return None
@@ -296,6 +319,7 @@ class NamedSequences:
         """
         forms = Counter[str]()
         repeated: list[str] = []
+        of_run = 0
         for name in dict.fromkeys(map(cell_name, cells)):
             try:
                 text = self.find(role, name)
@@ -304,9 +328,15 @@ class NamedSequences:
                 continue
             if text is not None:
                 forms[self._form(role, text)] += 1
+                of_run += self.of_run is not None and self._lacks(role, name)
         if repeated:
             raise RepeatedName(self.source, repeated)
-        return ", ".join(f"{counted(count, 'name')} of {form}" for form, count in forms.items())
+        found = ", ".join(f"{counted(count, 'name')} of {form}" for form, count in forms.items())
+        return (
+            f"{found} ({of_run:,} of them in {self.of_run.source})"
+            if self.of_run and of_run
+            else found
+        )
 
     def _form(self, role: str, text: str) -> str:
         """Say what the text of a name is."""
@@ -355,9 +385,11 @@ class NamedSequences:
                 advice += ", or leave the cell empty if there is none"
             msg = f"{quoted(name)} is in {self.source}, but {lacks}; expected one. {advice}."
             return UnknownName(msg)
+        if self.of_run is not None:
+            names |= {named for _, named in [*self.of_run.of, *self.of_run.chains]}
         close = get_close_matches(name, names, n=2, cutoff=0.75)
         hint = f" (did you mean {' or '.join(map(quoted, close))}?)" if close else ""
-        msg = f"{quoted(name)} has no sequence in {self.source}{hint}; expected one. Add it there."
+        msg = f"{quoted(name)} has no sequence in {self.sources}{hint}; expected one. Add it there."
         return UnknownName(msg)
 
 
@@ -431,7 +463,8 @@ def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
             problems.append(f"{where} has no {'residues' if header else 'name'}")
             continue
         yield Entry(header, ANY, residues, where)
-        for name in dict.fromkeys((header.split()[0], header)):
+        first = header.split()[0]
+        for name in dict.fromkeys((first, header, role_last(first))):
             ending = CHAIN_ENDING.fullmatch(name)
             if ending is not None:
                 role = str(ending.lastgroup)
@@ -574,11 +607,22 @@ class References:
     """Antibody of every row, before its mutations."""
     rules: Mapping[Kind, MutationRules] = field(default_factory=dict)
     """Kinds of sequences that have a column of mutations."""
+    split: frozenset[Kind] = frozenset()
+    """Those whose mutations have their parts in columns of `MUTATION_PARTS`."""
     chain_of_role: Mapping[str, ChainId] = field(default_factory=dict)
     """Chains of antibodies that columns of mutations are of, by role, where their names say so."""
     antigen: str | None = None
     """Antigen of every row, before its mutations."""
     remarks: tuple[str, ...] = ()
+
+    def constants(self) -> tuple[str, str]:
+        """Return the antigen and the parent of all rows as a run keeps them; empty without one.
+
+        Chains are separated by ``|``, as in a cell of a table.
+        """
+        antigen = parse_antigen(sequence_text(self.antigen)).chains if self.antigen else ()
+        parent = parse_antibody(sequence_text(self.parent)).chains if self.parent else ()
+        return "|".join(antigen), "|".join(parent)
 
     def text(self, role: str, cell: object) -> str:
         """Return the text of a sequence in a cell; `UnknownName` if it is a name without one."""
@@ -596,8 +640,12 @@ class References:
         return sequence_text(cell)
 
 
-def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> References:
+def find_references(
+    table: Table, options: TableOptions, kinds: Sequence[Kind], of_run: Sequence[str] = ()
+) -> References:
     """Decide what the cells of a table refer to, from its first rows.
+
+    Names that the files of the options lack are looked up in those of a run, `of_run`.
 
     Raises
     ------
@@ -608,6 +656,8 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         antigen = _constant(options.antigen, "--antigen", "antigen", None)
         return References(antigen=antigen, remarks=tuple(describe_unapplied(table)))
     names = load_names(options.sequences) if options.sequences else None
+    if names is not None and of_run:
+        names = replace(names, of_run=load_names(of_run))
     parent = _constant(options.parent, "--parent", "antibody", names)
     if parent is not None:
         _check_parent(parent)
@@ -627,21 +677,31 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
                 raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
-    mutations, light = mutation_columns(table, options, kinds)
+    mutations, further = mutation_columns(table, options, kinds)
+    light = further.get(LIGHT_MUTATIONS, "")
+    parts = [further[role] for role in MUTATION_PARTS if role in further]
+    split = [kind for kind, name in mutations.items() if find_parts(table, name, further)]
     has_peptides = (
         names is not None
         and "antigen" in columns
         and _has_peptides(table, names, columns["antigen"])
     )
     rules = _mutation_rules(options, mutations)
-    remarks += _describe_mutations(table, mutations, light, rules, constants)
-    columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
+    written = {kind: [*(parts if kind in split else ()), x] for kind, x in mutations.items()}
+    if light:
+        written["antibody"].append(light)
+    remarks += _describe_mutations(table, written, rules, constants)
+    if split and "mutation_wild" not in further:
+        remarks.append(
+            "no column has the wild-type residues, so that they are not checked: are the numbers "
+            "those of the parent?"
+        )
+    columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()} | further
     chain_of_role: dict[str, ChainId] = {}
     if "antibody" in rules and not rules["antibody"].shared:
         chain_of_role["mutations"] = chain_of_column(mutations["antibody"])
     if light:
-        columns[LIGHT_MUTATIONS] = light
-        chain_of_role[LIGHT_MUTATIONS] = "L"
+        chain_of_role = {"mutations": "H", LIGHT_MUTATIONS: "L"}
     return References(
         columns=columns,
         names=names,
@@ -649,6 +709,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
         has_peptides=has_peptides,
         parent=parent,
         rules=rules,
+        split=frozenset(split),
         chain_of_role={role: chain for role, chain in chain_of_role.items() if chain},
         antigen=antigen,
         remarks=tuple(remarks),
@@ -674,8 +735,7 @@ def _mutation_rules(
 
 def _describe_mutations(
     table: Table,
-    mutations: Mapping[Kind, str],
-    light: str,
+    columns: Mapping[Kind, Sequence[str]],
     rules: Mapping[Kind, MutationRules],
     constants: Mapping[str, str | None],
 ) -> Iterator[str]:
@@ -684,14 +744,12 @@ def _describe_mutations(
         owner = "--parent" if kind == "antibody" else "--antigen"
         if constants[kind] is None:
             owner = f"the {kind} of the row"
-        start = f"column {mutations[kind]!r} holds"
-        if light and kind == "antibody":
-            start = f"columns {mutations[kind]!r} and {light!r} hold"
+        verb = "hold" if len(columns[kind]) > 1 else "holds"
         yield (
-            f"{start} mutations of {owner}, {kind_rules.words}; "
+            f"{list_columns(columns[kind])} {verb} mutations of {owner}, {kind_rules.words}; "
             "empty cells, WT and the like are that itself"
         )
-    used = [*dict.fromkeys(filter(None, (*mutations.values(), light)))]
+    used = [*dict.fromkeys(chain.from_iterable(columns.values()))]
     for name in table.names:
         is_other = bool(chain_of_column(name)) and name not in used and "antibody" in rules
         if is_other and holds_mutations(table, name):
@@ -709,29 +767,13 @@ def with_references(table: Table, references: References) -> Table:
     """Give a table the columns that were found by what they refer to."""
     replaced = ("heavy", "light") if "antibody" in references.columns else ()
     kept = {role: name for role, name in table.columns.items() if role not in replaced}
+    naming = {f"{role}_name": references.columns[role] for role in references.by_name & {*KINDS}}
     decided = {*replaced, *references.columns}
     ties = {role: names for role, names in table.ties.items() if role not in decided}
-    return replace(table, columns={**kept, **references.columns}, ties=ties)
+    return replace(table, columns={**naming, **kept, **references.columns}, ties=ties)
 
 
 # --- sequences of options -------------------------------------------------------------------------
-
-
-def constant_sequences(options: ReferenceOptions) -> dict[str, str | None]:
-    """Return the ``antigen`` and the ``parent`` of all rows, read from files and by their names.
-
-    Chains are separated by ``|``, as in a cell of a table; None for what is not given.
-    """
-    if options.antigen is None and options.parent is None:
-        return {"antigen": None, "parent": None}  # files of names may be large
-    names = load_names(options.sequences) if options.sequences else None
-    antigen = _constant(options.antigen, "--antigen", "antigen", names)
-    if antigen:
-        antigen = "|".join(parse_antigen(sequence_text(antigen)).chains)
-    parent = _constant(options.parent, "--parent", "antibody", names)
-    if parent:
-        parent = "|".join(parse_antibody(sequence_text(parent)).chains)
-    return {"antigen": antigen, "parent": parent}
 
 
 def _constant(
@@ -853,7 +895,7 @@ def _describe_names(
         is_header = options.matrix and name == ANTIGEN_COLUMN
         holder = "the headers of the matrix hold" if is_header else f"column {name!r} holds"
         line = (
-            f"{holder} names of {PLURAL.get(role, f'{role} chains')}, looked up in {names.source}"
+            f"{holder} names of {PLURAL.get(role, f'{role} chains')}, looked up in {names.sources}"
         )
         more = f" (first {len(table.frame):,} rows)" if len(table.frame) >= CHUNK_ROWS else ""
         yield f"{line}{more}: {found or 'none is there'}"

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,12 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
+    LIGHT_MUTATIONS,
     LONG_RUN,
+    MUTATION_PARTS,
+    MUTATIONS,
     NO_ANTIGEN,
     RESIDUES,
     STOP_CODON,
@@ -44,10 +48,10 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    MUTATIONS,
+    IS_MUTANT,
     MissingColumn,
     column_option,
+    list_columns,
     quote_names,
     quote_some,
     simplified,
@@ -55,6 +59,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import (
     CDR_PAGE,
+    LINKER,
     OTHER_STATE,
     REGION,
     SHORT,
@@ -65,6 +70,7 @@ from abag.embed.tables.content import (
     domain_cells,
     holds_names,
     holds_nucleotides,
+    is_named_like_antibodies,
     is_peptide,
     is_sequence,
     matrix_columns,
@@ -76,14 +82,14 @@ from abag.embed.tables.content import (
     unused_columns,
 )
 from abag.embed.tables.mutations import (
-    LIGHT_MUTATIONS,
     BadMutation,
     columns_of_mutations,
+    holds_mutations,
+    means_parent,
     mutate,
     of_chain,
     propose_numbers,
 )
-from abag.embed.tables.notes import BadCell
 from abag.embed.tables.numbering import (
     HEAVY_TYPE,
     HISTIDINE_TAG,
@@ -120,10 +126,27 @@ _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 """Names of antigens such as BA.1 and IL-6, and no number."""
 _POSITION = re.compile(r"[HLK]?\d{1,3}[A-Z]?(\.\d)?")
 """A column of residues of one position."""
+_NEEDS_PARENT = (
+    "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
+)
 FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
+
+
+class BadCell(NamedTuple):
+    """Problem for which a row cannot be used."""
+
+    kind: Kind | Literal["label", ""]
+    reason: str
+    text: str
+    """Text of the cell."""
+    error: str
+    refusal: type[AbagError] = TableError
+    """Class of the error with which a table with such a row is refused."""
+    file: str = ""
+    """Name of the file, of several that are read as one table."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -262,15 +285,17 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     """Parse the sequences of a kind that rows give as a parent and its mutations."""
     rules = references.rules[kind]
     roles = [MUTATIONS[kind]]
-    change_R, cells = distinct_cells(table, MUTATIONS[kind])
-    changes: list[tuple[str, ...]] = [(cell_name(cell),) for cell in cells]
+    is_split = kind in references.split
+    parts = [role for role in MUTATION_PARTS if is_split and role in table.columns]
+    change_R, texts = _distinct_mutations(table, roles[0], parts)
+    changes: list[tuple[str, ...]] = [(text,) for text in texts]
     if kind == "antibody" and LIGHT_MUTATIONS in table.columns:
         roles.append(LIGHT_MUTATIONS)
         light_R, lights = distinct_cells(table, LIGHT_MUTATIONS)
         change_R, both = _distinct_pairs(change_R, light_R, len(lights))
         changes = [(*changes[heavy], cell_name(lights[light])) for heavy, light in both]
-    names = [table.column(role) for role in roles]
-    where = f"column{'s' * (len(names) > 1)} {' and '.join(map(repr, names))}"
+    names = [table.column(role) for role in (*parts, *roles)]
+    where = list_columns(names)
     of_chains = references.chain_of_role if kind == "antibody" else {}
     chains = [of_chains.get(role, "") for role in roles]
     parent_R, parents = _parents(table, kind, references)
@@ -279,7 +304,7 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
     variants: list[tuple[str, str]] = []
-    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[0]}", delay=2)):
+    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[-1]}", delay=2)):
         text = "; ".join(filter(None, changes[change]))
         try:
             text = "; ".join(filter(None, map(of_chain, changes[change], chains)))
@@ -300,6 +325,26 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             cell = column.bad[i]
             column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
     return column
+
+
+def _distinct_mutations(
+    table: Table, role: str, parts: Sequence[str]
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Return the index of each row's mutations, (R,), and these, joined with their `parts`."""
+    code_R, cells = distinct_cells(table, role)
+    texts = [cell_name(cell) for cell in cells]
+    for part in reversed(parts):  # each goes before the others
+        part_R, cells = distinct_cells(table, part)
+        code_R, both = _distinct_pairs(code_R, part_R, len(cells))
+        # pandas writes 33 as 33.0 beside empty cells
+        befores = [cell_name(cell).removesuffix(".0") for cell in cells]
+        behind = ":" if part == "mutation_chain" else ""
+        joined = []
+        for at, before in both:
+            is_of_parent = bool(behind) and means_parent(texts[at])  # whose rows may name a chain
+            joined.append(texts[at] if is_of_parent else f"{befores[before]}{behind}{texts[at]}")
+        texts = joined
+    return code_R, texts
 
 
 def _parents(
@@ -419,7 +464,10 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
     advice = "Give a chain, or remove the row."
     unit = unit_below_header(table)
     if unit:
-        advice = f"Write units, such as {quoted(unit)}, into the names above, and remove the row."
+        advice = (
+            f"The first row holds units, such as {quoted(unit)}: write them into the names above, "
+            "and remove it. In others, give a chain, or remove the row."
+        )
     heavy = parsed.get("heavy", absent)
     return _join(heavy, parsed.get("light", absent), f"column {names}", advice)
 
@@ -546,7 +594,7 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
     used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
     if not all(used):
         return False
-    are_mutants = all(simplified(column).startswith("mut") for column in used)
+    are_mutants = all(IS_MUTANT.search(simplified(column)) for column in used)
     return are_mutants or OTHER_STATE.search(name) is not None
 
 
@@ -556,8 +604,10 @@ def _suggest_columns(table: Table, options: TableOptions) -> str:
     proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
     for name in table.names:
         content = "" if REGION.search(name) else role_by_content(table, name)
-        if content:
-            role = other if content == "antigen" else content
+        role = other if content == "antigen" else content
+        if role == "antigen" and is_named_like_antibodies(name):
+            role = "" if LINKER.search(name) else "antibody"
+        if role:
             proposals[role].append(column_option(role, name))
     heavy = _any_of(proposals["heavy"])
     light = _any_of(proposals["light"])
@@ -584,9 +634,13 @@ def _advise_without_sequences(table: Table, options: TableOptions) -> str:
         return "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
     mutations = columns_of_mutations(table)
     if mutations:
+        return f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
+    positions = filter(_POSITION.fullmatch, table.names)
+    residues = [name for name in positions if _holds_residues(table, name)]
+    if len(residues) >= WHOLE_DOMAIN:
         return (
-            f"Column {mutations[0]!r} holds mutations: give the antibody that they are of with "
-            "--parent SEQ or --parent FILE."
+            f"{quote_some(residues)} hold one residue each, as ANARCI numbers them: join those of "
+            "each chain, without gaps, into a column."
         )
     regions = region_columns(table)
     if regions:
@@ -597,13 +651,6 @@ def _advise_without_sequences(table: Table, options: TableOptions) -> str:
         return (
             f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
             f"column, for example {whole} ({CDR_PAGE})."
-        )
-    positions = filter(_POSITION.fullmatch, table.names)
-    residues = [name for name in positions if _holds_residues(table, name)]
-    if len(residues) >= WHOLE_DOMAIN:
-        return (
-            f"{quote_some(residues)} hold one residue each, as ANARCI numbers them: join those of "
-            "each chain, without gaps, into a column."
         )
     return (
         "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
@@ -731,20 +778,31 @@ def _refuse_antigen_names(
     if column.longest < SHORT and names:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
-            f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
-            "sequence with --antigen SEQ; else add a column of sequences and name it with "
-            "--column antigen=NAME, or give a FASTA file or table of names and sequences with "
-            "--sequences FILE."
+            f"{quoted(names[0])}, not sequences.{_propose_antigens(table)} If all rows have the "
+            "same antigen, give its sequence with --antigen SEQ; else add a column of sequences "
+            "and name it with --column antigen=NAME, or give a FASTA file or table of names and "
+            "sequences with --sequences FILE."
         )
         if options.proposes_no_antigen:
             msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
         raise MissingColumn(msg)
 
 
+def _propose_antigens(table: Table) -> str:
+    """Name the unused columns that hold antigens, beside one of names; empty without one."""
+    unused = [name for name in unused_columns(table) if not is_named_like_antibodies(name)]
+    held = [name for name in antigen_candidates(table) if name in unused]
+    held = [name for name in held if role_by_content(table, name) == "antigen"]
+    if not held:
+        return ""
+    verb = "holds" if len(held) == 1 else "hold"
+    return f" {quote_some(held)} {verb} sequences: choose with --column antigen=NAME."
+
+
 def _refuse_names(
     column: ParsedColumn, table: Table, references: References, role: str = "antibody"
 ) -> None:
-    """Refuse a table whose column of antibodies, or of their chains, holds names."""
+    """Refuse a table whose column of antibodies, or of their chains, holds names or mutations."""
     if table.frame.index[0] or role in references.by_name:
         return
     names = names_as_residues(table, table.column(role))
@@ -753,8 +811,11 @@ def _refuse_names(
         names = column.bad_texts if are_names else []
         if len(names) < 2 or column.longest >= SHORT_DOMAIN:
             return
+    where = f"{table.source}: column {table.column(role)!r}"
+    if holds_mutations(table, table.column(role), with_wild=True):
+        msg = f"{where} holds mutations, {_NEEDS_PARENT}"
+        raise MissingColumn(msg)
     if max(map(len, names)) < SHORT:
-        where = f"{table.source}: column {table.column(role)!r}"
         msg = (
             f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
             "or table of names and sequences with --sequences FILE, or name the columns of "

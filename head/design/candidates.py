@@ -531,7 +531,23 @@ def read_measured(
     decide = partial(_label_of_measured, options=options)
     pairs = read_pairs(table, reading, remembered=of_run, label=decide).sorted_by_key()
     pairs.report_notes()
-    return _among(candidates, pairs)
+    return _among(candidates, pairs, _has_label(pairs))
+
+
+def _has_label(pairs: SequenceTable) -> Bools:
+    """Return which rows have a label, (R,): all of a table without a column of labels."""
+    column = pairs.columns.get("pkd")
+    remembered = pairs.labels[0].remembered
+    if column is None or (remembered is not None and remembered.no_binding_empty):
+        return np.ones(len(pairs.frame), np.bool_)
+    has_label = (read_texts(pairs.frame[column]) != "").to_numpy(np.bool_)
+    empty = int((~has_label).sum())
+    if empty:
+        say(
+            f"{pairs.source}: {counted(empty, 'row')} without a value in column {column!r} "
+            f"{'is' if empty == 1 else 'are'} not measured"
+        )
+    return has_label
 
 
 def _label_of_measured(top: Table, options: RankOptions) -> LabelLayout:
@@ -774,13 +790,17 @@ def say_if_measured(batch: pd.DataFrame, options: RankOptions, *, leaves_out: bo
         )
 
 
-def _among(candidates: Candidates, pairs: SequenceTable) -> Measured:
-    """Find measured pairs among the candidates."""
+def _among(
+    candidates: Candidates, pairs: SequenceTable, has_label: Bools | None = None
+) -> Measured:
+    """Find measured pairs among the candidates: those of all rows, or of some of them, (R,)."""
     antibody_of = _find(pairs.antibodies.chains, candidates.antibodies)
     antigen_of = _find(pairs.antigens.chains, candidates.antigens)
     a = antibody_of[pairs.antibodies.of_row]
     g = antigen_of[pairs.antigens.of_row]
     both_known = (a >= 0) & (g >= 0)
+    if has_label is not None:
+        both_known &= has_label
     measured = candidates.number(a[both_known], g[both_known])
     return Measured(pairs, antigen_of, np.isin(candidates.pair, measured))
 

@@ -377,7 +377,7 @@ Cell: TypeAlias = Callable[[Mapping[str, Any]], str]
 """Lays out what a column shows of the score of a regime."""
 
 
-class Column(NamedTuple):
+class ShownColumn(NamedTuple):
     """Describe a column of the table of regimes."""
 
     label: str
@@ -390,19 +390,19 @@ class Column(NamedTuple):
 
 LAST_DECIDING = "pairs"
 """The columns up to this one say whether a head is worth using."""
-BEST_BASELINE = Column(
+BEST_BASELINE = ShownColumn(
     "best baseline",
     "The baseline with the smallest error.",
     lambda regime: str(regime["best_baseline"]).replace("_", " "),
 )
-GROUPS = Column(
+GROUPS = ShownColumn(
     "groups",
     "Effective number of independent groups of these pairs.",
     lambda regime: f"{regime['groups']:,.0f}",
 )
 
 
-def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
+def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[ShownColumn]:
     """Return the columns of the table of regimes, after the regime itself; what decides is first.
 
     Those that compare sides within each other are left out where pairs have one of the `kinds`.
@@ -432,40 +432,40 @@ def describe_regimes(
     return rows
 
 
-def _columns_of_numbers(quantity: Quantity) -> list[Column]:
+def _columns_of_numbers(quantity: Quantity) -> list[ShownColumn]:
     show = quantity.show
     return [
-        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
-        Column(
+        ShownColumn(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
+        ShownColumn(
             f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels.",
             _value("rmse_of_mean", show),
         ),
-        Column(
+        ShownColumn(
             f"RMSE of best baseline ({quantity})",
             "RMSE of the baseline with the smallest error, which is chosen after the fact.",
             _value("rmse_of_best", show),
         ),
-        Column(
+        ShownColumn(
             "Spearman", "Rank correlation of predicted and measured values, averaged over folds by "
             "their pairs. 1 is perfect, 0 is chance.", _claim("spearman"),
         ),
-        Column(
+        ShownColumn(
             "Spearman within antigen", "Rank correlation of the antibodies of one antigen, "
             "averaged over antigens and folds by their pairs; small ones are pooled. 1 is perfect, "
             "0 is chance.", _claim("spearman_within_antigen"), of_both=True,
         ),
-        Column("pairs", "Different pairs that were tested.", _pairs),
+        ShownColumn("pairs", "Different pairs that were tested.", _pairs),
         BEST_BASELINE,
-        Column(
+        ShownColumn(
             "Spearman within antibody", "Rank correlation of the antigens of one antibody, "
             "averaged over antibodies and folds by their pairs; small ones are pooled. 1 is "
             "perfect, 0 is chance.", _claim("spearman_within_antibody"), of_both=True,
         ),
-        Column(
+        ShownColumn(
             "R2", "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of "
             "the test pairs would be better.", _value("r2", two_digits),
         ),
-        Column(
+        ShownColumn(
             "90 % coverage", "Share of the labels within the 90 % intervals of sigma.",
             _value("coverage", "{:.0%}".format),
         ),
@@ -473,43 +473,43 @@ def _columns_of_numbers(quantity: Quantity) -> list[Column]:
     ]  # fmt: skip
 
 
-def _columns_of_classes(quantity: Quantity) -> list[Column]:
+def _columns_of_classes(quantity: Quantity) -> list[ShownColumn]:
     error = quantity.squared_error
     predicted = "probability" if quantity.is_binary else "expected number of the class"
     positive = quantity.named(-1)
     return [
-        Column(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
-        Column(
+        ShownColumn(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
+        ShownColumn(
             f"{error} of prevalence", "The same of the frequency of the class in training.",
             _value("rmse_of_mean", _squared),
         ),
-        Column(
+        ShownColumn(
             f"{error} of best baseline", "The same of the best baseline, chosen after the fact.",
             _value("rmse_of_best", _squared),
         ),
-        Column(
+        ShownColumn(
             "average precision", f"Mean share of {positive} among the first pairs, at each of "
             "them; chance is the prevalence.", _claim_of_classes("average_precision"),
         ),
-        Column(
+        ShownColumn(
             "AUC within antigen", "Share of two pairs of one antigen and different classes that "
             "are in the right order. 0.5 is chance.", _claim_of_classes("auc_within_antigen"),
             of_both=True,
         ),
-        Column(
+        ShownColumn(
             "pairs", f"Different pairs that were tested, and how many are {positive}.",
             lambda regime: f"{regime['n']:,} ({regime['classes']['positives']:,})",
         ),
         BEST_BASELINE,
-        Column(
+        ShownColumn(
             "AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance.",
             _claim_of_classes("auc_within_antibody"), of_both=True,
         ),
-        Column(
+        ShownColumn(
             "AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance.",
             _claim_of_classes("auc"),
         ),
-        Column(
+        ShownColumn(
             "log loss", "Mean of minus the logarithm of the probability of the class, in nats.",
             lambda regime: with_interval(regime["classes"]["log_loss"], None, _three_digits),
         ),
@@ -551,6 +551,11 @@ WIDE = 100.0
 """Ratio of the largest label to the median from which logarithms are proposed."""
 EXPLAINED_SHARE = 0.5
 """Share of the variance from which a label is said to follow from the antigen or assay alone."""
+
+
+FAR = 2.0
+"""A label is far from the others at this multiple of their range."""
+FEWEST_BESIDE_FAR = 10  # different labels, below which none is far
 
 
 def warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) -> list[str]:
@@ -624,7 +629,7 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     if quantity.classes:
         lines = _problems_of_classes(pairs, summary["conflicting_pairs"])
     else:
-        lines = _repeated_label(pkd, summary["commonest"], pairs)
+        lines = _repeated_label(pkd, summary["commonest"], pairs) or _far_label(pkd, pairs)
         lines += _implausible_labels(summary, pairs.reading)
         if not quantity.affinity and not quantity.is_log:
             lines += _wide_scale(pkd, quantity)
@@ -708,6 +713,28 @@ def _repeated_label(
     if sign * value == (sign * pkd).max():
         return [f"{start}, a ceiling: {limit} mark them in a column censored."]
     return [f"{start}, neither the lowest nor the highest: check whether it is a default value."]
+
+
+def _far_label(pkd: Floats, pairs: LabelledPairs) -> list[str]:
+    """Say if the lowest or highest label is much farther from all others than these are apart."""
+    values = np.unique(pkd)
+    if len(values) < FEWEST_BESIDE_FAR:
+        return []
+    show = pairs.quantity.show
+    for which, value, others in (
+        ("highest", values[-1], values[:-1]),
+        ("lowest", values[0], values[1:]),
+    ):
+        if np.abs(others - value).min() <= FAR * np.ptp(others):
+            continue
+        n = int((pkd == value).sum())
+        return [
+            f"The {which} label, {show(float(value))} {pairs.quantity}{_as_written(pairs, value)}, "
+            f"that of {n:,} of {len(pkd):,}, is far from all others, {show(float(others[0]))} to "
+            f"{show(float(others[-1]))}, and decides the errors: correct it or, if it is a limit, "
+            "mark it in a column censored."
+        ]
+    return []
 
 
 def _as_written(pairs: LabelledPairs, value: float) -> str:
@@ -818,6 +845,9 @@ def add_classes(
         scores["log_loss_of_mean"] = float(np.average(of_mean, weights=weight))
         scores["log_loss_gain"] = gain._asdict()
     score["classes"] = scores
+    for name, interval in score["intervals"].items():
+        if name.startswith("rmse") and interval is not None:  # no error is larger than all classes
+            score["intervals"][name] = [min(float(end), len(classes) - 1) for end in interval]
 
 
 def log_losses(level: Floats, probability: Floats) -> Floats:
