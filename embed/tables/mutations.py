@@ -174,6 +174,11 @@ class MutationRules:
         return f"{self.numbering} numbering{start}"
 
 
+def one_letter(residue: str) -> str:
+    """Return the letter of a residue of three letters; any other text as it is."""
+    return _CODES.get(residue.upper(), residue)
+
+
 def means_parent(text: str) -> bool:
     """Tell whether a cell says that there is no mutation."""
     bare = "".join(text.lower().split())
@@ -573,7 +578,10 @@ def _find_mutations(
     if not is_needed:
         return []  # every row has the parent, and a variant of the antigen
     problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
-    advice = "Name it with --column mutations=NAME, or leave --parent out."
+    advice = (
+        "Name it with --column mutations=NAME, with --column mutation_position=NAME if positions "
+        "are in another, or leave --parent out."
+    )
     raise MissingColumn(with_found(problem, table.names, advice))
 
 
