@@ -52,6 +52,12 @@ def test_mutations_of_both_chains_in_all_ways_of_writing_them(text):
     assert variants(table, parent=f"{HEAVY}|{LIGHT}", antigen=RBD) == [expected]
 
 
+@pytest.mark.parametrize("text", ["Ser52aThr", "p.Ser52AThr", "S52Athr", "H:S52aT"])
+def test_positions_with_letters_are_understood_beside_codes_of_three_letters(text):
+    (mutation,) = read_mutations(text)
+    assert (mutation.wild, mutation.position, mutation.residues) == ("S", "52A", "T")
+
+
 def test_a_chain_holds_for_the_mutations_that_follow_it():
     first = named(HEAVY, 33, "A")
     second = named(HEAVY, 50, "K")

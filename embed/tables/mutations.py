@@ -53,7 +53,8 @@ _CODES = {
     "HIS": "H", "ILE": "I", "LEU": "L", "LYS": "K", "MET": "M", "PHE": "F", "PRO": "P", "SER": "S",
     "THR": "T", "TRP": "W", "TYR": "Y", "VAL": "V", "TER": "*",
 }  # fmt: skip
-_LONG = re.compile(f"(?<![A-Z])(?:{'|'.join(_CODES)})(?=\\d)|(?<=[\\d()])(?:{'|'.join(_CODES)})")
+_CODE = f"(?:{'|'.join(_CODES)})"
+_LONG = re.compile(rf"(?<![A-Z]){_CODE}(?=\d)|(?:(?<=[\d()])|(?<=\d[A-Z])){_CODE}")
 _HEAVY_NAMES = frozenset(("H", "HC", "VH", "VHH", "HEAVY", "HEAVYCHAIN"))
 _LIGHT_NAMES = frozenset(("L", "LC", "VL", "VK", "LIGHT", "LIGHTCHAIN"))
 _CHAIN_WORD = "(?:HEAVY|LIGHT)(?:[ _]?CHAIN)?|VHH|VH|VL|VK|HC|LC"

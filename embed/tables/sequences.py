@@ -82,9 +82,9 @@ from abag.embed.tables.mutations import (
     BadMutation,
     columns_of_mutations,
     means_parent,
-    one_letter,
     mutate,
     of_chain,
+    one_letter,
     propose_numbers,
 )
 from abag.embed.tables.notes import BadCell
