@@ -36,7 +36,7 @@ from abag.embed.encoders.loading import (
 from abag.embed.encoders.packing import pack_spans, pool_tokens
 from abag.embed.encoders.weights import PEFT_PREFIX
 from abag.embed.tables.chains import shown_chains
-from abag.head.labels.stored_vectors import Standardizer
+from abag.head.models.pair_vectors import Standardizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

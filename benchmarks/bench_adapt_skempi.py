@@ -30,11 +30,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from abag.adapt.train import adapt_encoders
-from abag.embed.embed import embed_table
+import abag
 from abag.embed.tables.options import TableOptions
 from abag.head.demo import demo_table
-from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.regimes.folds import make_splits
@@ -74,7 +72,7 @@ def one_fold(pairs, table, split, work, args):
         ("leak", "leak", 0.0, args.leak_epochs or args.epochs),
     ):
         start = time.perf_counter()
-        taught[name] = adapt_encoders(
+        taught[name] = abag.adapt_encoders(
             table,
             work / name,
             split_from=work / f"{source}.parquet",
@@ -83,14 +81,16 @@ def one_fold(pairs, table, split, work, args):
             **common,
         )
         taught[name]["wall_s"] = time.perf_counter() - start
-        done = embed_table(
+        done = abag.embed_table(
             table, store, device=args.device, antibody_adapter=work / name, **encoders
         )
         names[name] = done["antibodies"]["fingerprint"]
     rows = pd.read_parquet(work / "own" / "splits.parquet")
     half = rows.assign(split=rows["split"].where(rows["adapter"] != "train", "unused"))
     half.drop(columns="adapter").to_parquet(work / "half.parquet")
-    frozen = embed_table(table, store, device=args.device, **encoders)["antibodies"]["fingerprint"]
+    frozen = abag.embed_table(table, store, device=args.device, **encoders)["antibodies"][
+        "fingerprint"
+    ]
     plans = {
         "frozen": (frozen, "split", {}),
         "frozen, half": (frozen, "half", {}),
@@ -100,7 +100,7 @@ def one_fold(pairs, table, split, work, args):
     }
     scores = {}
     for arm, (fingerprint, file, options) in plans.items():
-        summary = fit(
+        summary = abag.fit(
             table,
             store,
             work / f"run-{arm.replace(chr(44), '').replace(chr(32), chr(45))}",

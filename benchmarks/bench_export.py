@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from abag.embed.export import export_vectors
+import abag
 from abag.embed.store.store import open_store
 
 ROWS_PER_SHARD = 4096
@@ -65,7 +65,7 @@ def work(task: str, store: Path, path: Path) -> dict:
     """Export or read in this process."""
     start = time.perf_counter()
     if task == "export":
-        export_vectors(store, path, say=lambda _: None)
+        abag.export_vectors(store, path, say=lambda _: None)
     else:
         vectors = read_back(path)
     seconds = time.perf_counter() - start

@@ -31,8 +31,7 @@ from abag.head.evaluation import metrics
 from abag.head.evaluation.metrics import pearson, ranks
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
-from abag.head.labels.stored_vectors import Standardizer
-from abag.head.models.pair_vectors import PairVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors, Standardizer, TrainingRows
 from abag.head.models.ridge import FeatureBlock, Ridge
 from abag.head.predictor.parts import BaselineInputs, inner_folds
 from abag.head.regimes.folds import make_splits

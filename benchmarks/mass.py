@@ -5,8 +5,9 @@
 The product is what is installed: Python files outside tests, benchmarks, docs and packaging. Only
 files that git tracks count, so that the links of a strict editable install in build/ do not.
 Code lines have neither only a comment nor only part of a docstring, and are not empty. Below the
-table: lines of the product with a comment, other than marks for tools; how long the bodies of its
-functions are, docstrings left out; and the words of the pages.
+table: modules of the product that hold more than a docstring; lines of the product with a comment,
+other than marks for tools; how long the bodies of its functions are, docstrings left out; and the
+words of the pages.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ def code_lines(text: str) -> int:
             documented |= set(range(node.lineno, node.end_lineno + 1))
     lines = enumerate(text.splitlines(), 1)
     return sum(bool(x.strip()) and x.strip()[0] != "#" for i, x in lines if i not in documented)
+
+
+def holds_code(text: str) -> bool:
+    """Tell whether a module holds more than a docstring, unlike most files of packages."""
+    return code_lines(text) > 0
 
 
 def count_comments(text: str) -> int:
@@ -105,7 +111,7 @@ def main() -> None:
                 ]
     rows["tests"] = [path for path, first in files.items() if first == "tests"]
     rows["benchmarks"] = [path for path, first in files.items() if first == "benchmarks"]
-    print("| | modules | lines | code lines |\n|---|--:|--:|--:|")
+    print("| | files | lines | code lines |\n|---|--:|--:|--:|")
     for name, paths in rows.items():
         print(f"| {name} | {' | '.join(f'{n:,}' for n in sizes(paths))} |")
     modules, reaching, patches = count_reaches(rows["tests"])
@@ -114,6 +120,7 @@ def main() -> None:
         f"{patches} attributes."
     )
     texts = [path.read_text(encoding="utf-8") for path in product]
+    print(f"\n{sum(map(holds_code, texts))} modules of the product hold more than a docstring.")
     share = sum(map(count_comments, texts)) / sum(text.count("\n") for text in texts)
     lengths = []
     for text in texts:

@@ -4,15 +4,19 @@
 
 Each command runs in a process of its own: ``embed``, ``fit --split random`` and ``predict`` of one
 table, and ``fit`` of two. A module counts if a function of it ran; imports and class bodies do not,
-nor do the comprehensions in them; processes that a command starts are not seen. Below the table: imports of abag per module and the
-longest chain of imports, with those for types. ``--list`` names the modules in the order of their
-first call.
+nor do the comprehensions in them; processes that a command starts are not seen. Of a fit, the
+parameter ``table`` is followed, too: through functions that are given it, or what a function that
+was given it returned, or a field of that, two deep. In the order in which they first run, a step is
+a change of module, and a return a step into a module that was seen before. Below the table: imports
+of abag per module and the longest chain of imports, with those for types and without. ``--list``
+names the modules in the order of their first call.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import json
 import subprocess
 import sys
@@ -21,6 +25,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 ROOT = Path(__file__).parent.parent
@@ -94,8 +99,69 @@ class Way:
         }
 
 
-def watch(command: list[str]) -> dict[str, object]:
-    """Run one command of abag in this process and return what it ran through."""
+class TableWay:
+    """Which functions of abag are given the table of a fit, or what was made of it."""
+
+    PLAIN = (str, bytes, int, float, type(None), type, np.generic)
+    """What says nothing of where it comes from."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.made: dict[int, object] = {}
+        self.modules: list[str] = []
+        self.given: set[int] = set()
+        self.functions: set[object] = set()
+
+    def add(self, value: object, deep: int = 2) -> None:
+        """Follow a value, and what it holds."""
+        if isinstance(value, self.PLAIN) or callable(value) or id(value) in self.made:
+            return
+        self.made[id(value)] = value  # kept, so that nothing else gets its number
+        held = []
+        if dataclasses.is_dataclass(value):
+            held = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+        elif isinstance(value, tuple | list | dict) and len(value) < 50:
+            held = [*(value.values() if isinstance(value, dict) else value)]
+        for part in held if deep else []:
+            self.add(part, deep - 1)
+
+    def watch(self, frame, event, argument) -> None:
+        """Follow a call or a return; a profile function of `sys.setprofile`."""
+        code = frame.f_code
+        here = self.way.name_of(code.co_filename)
+        if not here or code.co_flags & FUNCTION != FUNCTION:
+            return
+        if event == "return" and id(frame) in self.given:
+            self.given.discard(id(frame))
+            self.add(argument)
+        if event != "call" or code.co_name in COMPREHENSIONS:
+            return
+        number = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4)
+        arguments = [frame.f_locals.get(name) for name in code.co_varnames[:number]]
+        if not self.made and code.co_name == "fit" and here == "head/fit.py":
+            self.made[id(arguments[0])] = arguments[0]
+        is_given = any(self.holds(value) for value in arguments)
+        if is_given:
+            self.given.add(id(frame))
+            if code not in self.functions:
+                self.functions.add(code)
+                self.modules.append(here)
+
+    def holds(self, value: object) -> bool:
+        """Tell whether a value is followed, or holds one that is."""
+        is_list = isinstance(value, tuple | list) and len(value) < 50
+        return id(value) in self.made or (is_list and any(id(x) in self.made for x in value))
+
+    def describe(self) -> dict[str, object]:
+        """Return the counts."""
+        before = ["", *self.modules]
+        steps = [x for x, last in zip(self.modules, before, strict=False) if x != last]
+        modules = len(set(steps))
+        return {"table": f"{len(steps)} / {modules} / {len(steps) - modules}", "names": []}
+
+
+def watch(command: list[str], *, table: bool = False) -> dict[str, object]:
+    """Run one command of abag in this process and return what it, or its `table`, ran through."""
     import abag
     from abag.cli import main
 
@@ -104,20 +170,22 @@ def watch(command: list[str]) -> dict[str, object]:
     if not (Path(way.root) / "cli.py").samefile(ROOT / "cli.py"):
         way.root = str(ROOT.resolve())  # links of a strict editable install lead there
     sys.addaudithook(way.watch_open)
-    threading.setprofile(way.watch_call)
-    sys.setprofile(way.watch_call)
+    followed = TableWay(way)
+    profile = followed.watch if table else way.watch_call
+    threading.setprofile(profile)
+    sys.setprofile(profile)
     try:
         main(command, standalone_mode=False)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return way.describe()
+    return followed.describe() if table else way.describe()
 
 
-def run_watched(command: list[str], folder: Path) -> dict[str, object]:
-    """Watch a command in a process of its own."""
+def run_watched(command: list[str], folder: Path, how: str = "--watch") -> dict[str, object]:
+    """Watch a command, or follow its table, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, Path(__file__).resolve(), "--watch", *command],
+        [sys.executable, Path(__file__).resolve(), how, *command],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -146,8 +214,8 @@ def commands(folder: Path, *, tiny: bool) -> dict[str, list[str]]:
     }
 
 
-def imports_of_modules() -> dict[str, set[str]]:
-    """Return the modules of abag that each module imports, those for types too; no `__init__`."""
+def imports_of_modules(*, types: bool = True) -> dict[str, set[str]]:
+    """Return the modules of abag that each imports, perhaps those for types too; no `__init__`."""
     listed = subprocess.run(
         ["git", "ls-files", "core/*.py", "embed/*.py", "head/*.py", "adapt/*.py", "cli.py"],
         cwd=ROOT,
@@ -161,7 +229,11 @@ def imports_of_modules() -> dict[str, set[str]]:
     imports: dict[str, set[str]] = {}
     for module, path in names.items():
         imports[module] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in [*tree.body]:
+            if not types and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                tree.body.remove(node)
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 inner = {f"{node.module}.{alias.name}" for alias in node.names} & names.keys()
                 imports[module] |= inner or {node.module} & names.keys()
@@ -182,8 +254,8 @@ def longest_chain(imports: dict[str, set[str]]) -> int:
 
 def main() -> None:
     """Print the table."""
-    if sys.argv[1:2] == ["--watch"]:
-        print(json.dumps(watch(sys.argv[2:])))
+    if sys.argv[1:2] in (["--watch"], ["--follow"]):
+        print(json.dumps(watch(sys.argv[2:], table=sys.argv[1] == "--follow")))
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="120 pairs")
@@ -199,10 +271,18 @@ def main() -> None:
             counts = " | ".join(f"{found[column]:,}" for column in columns)
             print(f"| {name} | {counts} |", flush=True)
             listed.append((name, found["names"]))
+        followed = [
+            *commands(folder, tiny=options.tiny)["fit --split random"][:-4],
+            "--run",
+            "third",
+        ]
+        found = run_watched([*followed, "--split", "random"], folder, "--follow")
+        print(f"\nsteps / modules / returns of the table of a fit: {found['table']}")
     imports = imports_of_modules()
     mean = sum(map(len, imports.values())) / len(imports)
     print(f"\n{len(imports)} modules; {mean:.1f} imports of abag per module;", end=" ")
-    print(f"the longest chain of imports has {longest_chain(imports)} modules")
+    print(f"the longest chain of imports has {longest_chain(imports)} modules,", end=" ")
+    print(f"{longest_chain(imports_of_modules(types=False))} without those for types")
     if options.list:
         for name, modules in listed:
             print(f"\n{name}: {' '.join(modules)}")

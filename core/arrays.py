@@ -19,6 +19,8 @@ Matrix: TypeAlias = NDArray[np.float32]
 """Vectors of sequences, one per row."""
 Number = TypeVar("Number", bound=np.integer)
 KEY_BYTES = 16
+CONSTANT = 1e-9
+"""Spread of a column, relative to its values, below which it is rounding."""
 
 
 def distinct(values: NDArray[Number]) -> NDArray[Number]:

@@ -28,8 +28,15 @@ from abag.embed.store.writer import publish_spools
 from abag.embed.tables.chains import ALONE, PLURAL, Kind
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.layout import Layout
-from abag.embed.tables.notes import SkippedRows, count_changes, describe_counts, describe_rows
-from abag.embed.tables.pairs import Partitions, SequenceTable, check_chunks
+from abag.embed.tables.pairs import (
+    Partitions,
+    SequenceTable,
+    SkippedRows,
+    check_chunks,
+    count_changes,
+    describe_counts,
+    describe_rows,
+)
 from abag.embed.tables.table import TableLike
 from abag.embed.workers import count_devices, launch
 

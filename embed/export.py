@@ -312,7 +312,7 @@ def _write_h5ad(path: Path, exported: _Exported) -> None:
         reason = " ".join(str(error).split())
         msg = f"the table's columns cannot be written as h5ad ({reason}). Use .parquet."
         raise OutputError(msg) from error
-    path.write_bytes(image.getbuffer())
+    path.write_bytes(image.getvalue())
 
 
 def _as_obs(frame: pd.DataFrame) -> pd.DataFrame:

@@ -432,7 +432,7 @@ class _Output:
             file["row"] = job.sequences.first_rows[part]
         try:
             with replacing(path) as partial:
-                partial.write_bytes(image.getbuffer())
+                partial.write_bytes(image.getvalue())
         except OSError as error:
             msg = (
                 f"{path}: cannot be written ({first_line(error)}); the files before it are whole. "

@@ -36,6 +36,7 @@ from abag.head.models.pair_vectors import (
     TrainingRows,
 )
 from abag.head.models.probit import latent_labels
+from abag.head.models.registry import NETWORK
 from abag.head.models.ridge import impute_censored
 from abag.head.next_round import read_round
 from abag.head.predictor.explain import average_contributions
@@ -47,6 +48,7 @@ from abag.head.predictor.parts import (
     count_mutations,
     fit_fold,
     inner_folds,
+    needed_parts,
     predict_baselines,
     with_searches,
 )
@@ -88,7 +90,6 @@ def fit(
     store: Path | str | None,
     run: Path | str,
     *,
-    say: Callable[[str], None] | None = None,
     progress: bool = False,
     verbose: bool = False,
     report: bool = True,
@@ -104,8 +105,6 @@ def fit(
         Has a vector for every sequence of the table. With ``add``, None is the store of that run.
     run : path
         Folder of the run; created if it does not exist.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
     progress : bool
         Whether to draw a progress bar on stderr.
     verbose : bool
@@ -127,7 +126,7 @@ def fit(
         written; or if training diverges.
     """
     config = FitConfig.from_keywords(options, "fit")
-    with reporting(say, bars=progress, details=verbose):
+    with reporting(bars=progress, details=verbose):
         return _fit(table, store, Path(run), config, verbose=verbose, report=report)
 
 
@@ -195,7 +194,7 @@ def _fit(
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
         for text in summary["warnings"]:
             say(text)
-        steps = f"{summary['steps']} steps" if summary["epochs"] else "fitted"
+        steps = f"{summary['steps']} steps" if summary["steps"] else "fitted"
         detail(f"{run}: {steps} in {time.monotonic() - begun:.1f} s")
         return summary
 
@@ -320,6 +319,12 @@ class Trainings(NamedTuple):
         device = choose_device(config)
         return cls(run / "checkpoints", inputs, vectors, config, device, parts, verbose)
 
+    @property
+    def models(self) -> dict[str, int]:
+        """Return how many models each part of the run has, by name."""
+        counts = dict.fromkeys(self.parts.models, 1)
+        return counts if self.config.network is None else {**counts, NETWORK: self.config.members}
+
 
 def decide_parts(vectors: PairVectors, config: FitConfig, splits: Sequence[Split]) -> RunParts:
     """Choose the parts of all fits of a run, given their splits, that of the last fit first."""
@@ -357,7 +362,7 @@ def fit_folds(
             inputs = BaselineInputs(of_fold, splits[i], mutations)
             fitted[i].predicted |= predict_baselines(inputs)
 
-    names = trainings.parts.models + trainings.parts.compared
+    names = [*trainings.models, *trainings.parts.compared]
     for stage in _stages(trainings, splits, rows, names, fit_and_predict, trained, title):
         run_tasks(stage, work)
     for i, heads in trained.items():
@@ -366,9 +371,13 @@ def fit_folds(
 
 
 def fit_all_pairs(
-    trainings: Trainings, split: Split, rows: TrainingRows, work: Work | None = None
+    trainings: Trainings,
+    split: Split,
+    rows: TrainingRows,
+    names: Sequence[str],
+    work: Work | None = None,
 ) -> Parts:
-    """Fit the parts to all pairs."""
+    """Fit the parts with these names to all pairs."""
     from abag.head.training.networks import matrix_threads
 
     trained: dict[int, TrainedHeads] = {}
@@ -376,10 +385,9 @@ def fit_all_pairs(
 
     def fit_parts(_: int) -> None:
         with matrix_threads(len(rows.rows)):
-            fitted.append(Parts.fit(rows, trainings.parts.models))
+            fitted.append(Parts.fit(rows, [name for name in names if name != NETWORK]))
             rows.shared.clear()  # distances and kernels
 
-    names = trainings.parts.models
     for stage in _stages(trainings, [split], [rows], names, fit_parts, trained, ALL_PAIRS):
         run_tasks(stage, work)
     (parts,) = fitted
@@ -400,10 +408,11 @@ def _stages(
     They are side by side as far as memory and device allow. Weights are about the seconds on a core
     of a server.
     """
-    networks = _network_tasks(trainings, splits, rows, trained)
+    networks = _network_tasks(trainings, splits, rows, trained) if NETWORK in names else []
     closed_forms = []
+    n_closed = sum(name != NETWORK for name in names)
     for i, of_split in enumerate(rows):
-        weight = 0.03 * len(names) * len(of_split.rows) / 1000
+        weight = 0.03 * n_closed * len(of_split.rows) / 1000
         closed_forms.append(Task(partial(fit_closed_forms, i), weight, "closed forms"))
     device = trainings.device
     n_training = max(len(of_split.rows) for of_split in rows)
@@ -454,8 +463,6 @@ def _network_tasks(
     trained: dict[int, TrainedHeads],
 ) -> list[Task]:
     """Return tasks that train the networks of every split, the longest first."""
-    if trainings.config.network is None:
-        return []
     from abag.head.training.networks import TrainingInputs, train
     from abag.head.training.stack import folds_per_stack, group_folds
 
@@ -488,17 +495,17 @@ def _network_tasks(
 def fit_regimes(
     trainings: Trainings, regimes: Sequence[MeasuredRegime]
 ) -> tuple[list[Predictions], WeighedRun, Parts]:
-    """Fit the parts to every fold, weigh them by regime, and fit them to all pairs."""
+    """Fit the parts to every fold, weigh them by regime, and fit those that count to all pairs."""
     splits, fold_of_split = distinct_folds(splits_of(regimes))
     last = all_pairs(regimes)
     rows, searches = _with_searches(trainings, _rows_of_splits(trainings, [*splits, last]))
-    models = trainings.parts.models
+    models = trainings.models
     compared = (*models, *trainings.parts.compared)
     work = Work(
         [
             *searches,
             *_stages(trainings, splits, rows[:-1], compared, _not_yet, {}, FOLDS),
-            *_stages(trainings, [last], rows[-1:], models, _not_yet, {}, ALL_PAIRS),
+            *_stages(trainings, [last], rows[-1:], [*models], _not_yet, {}, ALL_PAIRS),
         ]
     )
     for stage in searches:
@@ -522,7 +529,8 @@ def fit_regimes(
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
     folder = trainings.folder / "all-pairs"
     settings = trainings._replace(folder=folder, config=config, verbose=False)
-    return fitted, weighed, fit_all_pairs(settings, last, rows[-1], work)
+    needed = needed_parts(models, [regime.mixture for regime in weighed.regimes])
+    return fitted, weighed, fit_all_pairs(settings, last, rows[-1], needed, work)
 
 
 def _not_yet(_: int) -> None:

@@ -32,11 +32,9 @@ from abag.head.labels.headers import USUAL_PKD, Quantity, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     beside_name,
-    columns_beside,
     label_pairs,
     report_counts,
     with_feature_columns,
-    with_logliks,
 )
 from abag.head.labels.options import (
     BesideRole,
@@ -126,17 +124,19 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     remembered = replace(
         config,
         columns={**before.named(), **columns},
-        antigen=config.antigen or before.antigen or None,
         sequences=_named_sequences(config, saved),
         # the bound itself is that of the run, whose unit that of the results may not be
         no_binding=saved.config["no_binding"],
         no_binding_empty=saved.config["no_binding_empty"],
     )
+    antigen, parent = new.table.files[0].references.constants()
+    constants = (antigen or before.antigen, parent or before.parent)
+    found = {column.role: column.name for column in before.columns}
     return RunInputs(
         pairs,
         opened,
         vectors_of_pairs(pairs, opened, remembered, saved.config),
-        layout_of_run(remembered, pairs.reading, {x.role: x.name for x in before.columns}),
+        layout_of_run(remembered, pairs.reading, found, constants),
         remembered,
         history=history,
     )
@@ -426,12 +426,9 @@ def _label_joined(
     source = f"{saved.run.name} + {new.table.source}"
     row_numbers = joined["row"].to_numpy(np.int64)
     read = replace(read, source=source, row_numbers=row_numbers, kinds=config.kinds)
-    beside = columns_beside(read)
-    if any(column.in_store for column in beside):
-        folders = first_folders(read, store, config, saved.config)
-        read, beside = with_logliks(read, beside, folders)
+    folders = partial(first_folders, read, store, config, saved.config)
     with reporting(silent=True):  # each round has been described with its own table
-        pairs = label_pairs(read, beside=beside)
+        pairs = label_pairs(read, folders=folders)
     label_of_run = saved.layout.label
     reading = replace(
         pairs.reading,
@@ -444,7 +441,7 @@ def _label_joined(
     )
     kept = [beside_name(what, name) for name, what in named_beside(named)]
     as_named = []
-    for column in beside:
+    for column in pairs.named:
         as_named.append(replace(column, name=column.name.removeprefix(f"{column.role}:")))
     pairs = replace(
         pairs,

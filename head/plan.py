@@ -27,8 +27,7 @@ from abag.embed.encoders.packing import TokenLayout
 from abag.embed.encoders.registry import ALIASES, Alias, refuse_unknown_name
 from abag.embed.tables.chains import ALONE
 from abag.embed.tables.columns import MissingColumn, quote_names
-from abag.embed.tables.notes import describe_rows
-from abag.embed.tables.pairs import SequenceTable, UniqueSequences, read_pairs
+from abag.embed.tables.pairs import SequenceTable, UniqueSequences, describe_rows, read_pairs
 from abag.embed.tables.table import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
 from abag.head.labels.column import decide_label

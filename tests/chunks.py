@@ -39,7 +39,7 @@ SIZES = {
     "neighbours": "head.regimes.similar:NEIGHBOURS",
     "projected_sample": "head.regimes.similar:SAMPLE",
     "clustered_sequences": "head.regimes.relations:MANY_SEQUENCES",
-    "standardised_numbers": "head.labels.stored_vectors:BLOCK",
+    "standardised_numbers": "head.models.pair_vectors:BLOCK",
     "recognised_cells": "embed.tables.content:CHECKED_AT_MOST",
     "large_table": "head.regimes.folds:LARGE_TABLE",
     "compared_antibodies": "head.predictor.parts:MAX_COMPARISONS",

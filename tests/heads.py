@@ -16,9 +16,8 @@ from abag import open_store
 from abag.core.arrays import hex_keys
 from abag.core.options import parse, schema
 from abag.head.labels.options import SPLIT_VALUES
-from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models.config import is_used
-from abag.head.models.pair_vectors import DoesNotApply, PairVectors, TrainingRows
+from abag.head.models.pair_vectors import DoesNotApply, PairVectors, Standardizer, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import record_digest
 from abag.head.predictor.parts import BASELINES, inner_folds

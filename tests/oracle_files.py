@@ -236,10 +236,24 @@ def cells_of(path, alone=False):
     if end != ["end"]:  # a quotation mark is not closed
         return None
     rows = [row for row in rows if row and (row[1:] or row[0].strip(blank) or not row[0])]
+    if has_row_names(rows, names, mark != "," or first.count('"') == 2 * len(names)):
+        names = ["", *names]
     if any(len(row) > len(names) for row in rows):
         return None
     rows = as_dicts(names, [row + [""] * (len(names) - len(row)) for row in rows])
     return airr_rows(rows) if {"sequence_id", "locus"} <= {*names} else rows
+
+
+def has_row_names(rows, names, is_of_r):
+    """Tell whether the rows begin with names as those of R, for which the header has no name."""
+    first = {row[0] for row in rows}
+    return (
+        is_of_r
+        and 1 < len(first) == len(rows)
+        and {len(row) for row in rows} == {len(names) + 1}
+        and any(row[-1] for row in rows)
+        and not any(re.search("[A-Z]{20}", name) for name in first)
+    )
 
 
 def as_dicts(names, rows):
@@ -343,6 +357,15 @@ def residues(text):
     if not re.fullmatch("[A-Za-z]*", text, re.ASCII) or re.search("[Jj]", text):
         return None
     return re.sub("[UZOB]", "X", text.upper())
+
+
+def with_points(rows):
+    """Return rows whose labels have points for commas, if some have a comma and none a point."""
+    labels = [re.sub("^[<>]", "", str(row.get("pKd")).strip()) for row in rows]
+    marked = [label for label in labels if re.search(r"\d[.,]|[.,]\d", label)]
+    if not marked or not all(re.fullmatch(r"\d+,\d+", label) for label in marked):
+        return rows
+    return [row | {"pKd": row["pKd"] and str(row["pKd"]).replace(",", ".")} for row in rows]
 
 
 def expected(row):

@@ -99,6 +99,8 @@ def words(no, yes):
         ("Binding", words("Non-binder", "Binder")),
         ("neutralizes", words("-", "+")),
         ("binds", words(False, True)),
+        ("binds", words("FALSCH", "WAHR")),
+        ("binder", words("Faux", "Vrai")),
         ("polyreactive", words("neg", "pos")),
         ("label", ANSWERS.astype(float)),
         ("class", words("negative", "positive")),
@@ -440,6 +442,15 @@ def class_scores(tested, probability, mean=0.3):
     )
     add_classes(score, tested, probability, means, ("no", "yes"))
     return score
+
+
+@pytest.mark.parametrize("rows", [4, 6])
+def test_the_interval_of_a_brier_score_ends_at_1(rows):
+    level = np.r_[np.zeros(rows), 1.0]
+    intervals = class_scores(measured_pairs(level), np.full(rows + 1, 0.02))["intervals"]
+    for name in ("rmse", "rmse_of_mean", "rmse_of_best"):
+        low, high = intervals[name]
+        assert 0 <= low < high <= 1
 
 
 def test_average_precision_area_and_losses_are_those_of_scikit_learn():

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pandas as pd
 import pytest
@@ -207,9 +208,37 @@ def test_a_table_of_loops_without_chains_is_told_to_write_them_into_the_parent()
         abag.plan(pd.DataFrame(target | loops | distances))
 
 
+@pytest.mark.parametrize("name", ["Unnamed: 0", "loop", "SASFYFDTYI"])
+def test_peptides_of_no_antigen_are_called_parts_of_chains(name):
+    loops = pd.DataFrame({name: ["AAAAYDYWFDY", "ARDGYSSGWYF"], "log(R3/R2)": [0.1, -1.2]})
+    with pytest.raises(ColumnError, match=f"{name!r} holds parts of chains: write whole variable"):
+        abag.plan(loops)
+    other = loops.rename(columns={name: "epitope"})
+    with pytest.raises(ColumnError, match="No column holds sequences"):
+        abag.plan(other)
+
+
+@pytest.mark.parametrize(("name", "role"), [
+    ("linker sequence", ""), ("Linker_AA", ""), ("FASTA_Ab", "antibody"),
+    ("VDJ_translation", "antibody"), ("Ab_target", "antigen"),
+])  # fmt: skip
+def test_what_is_called_an_antibody_or_a_linker_is_proposed_for_no_antigen(name, role):
+    words = f'content: columns={{"{role}": "{name}"}}' if role else "No column holds sequences"
+    cells = ["GGGGSGGGGSGGGGSGGGGSGGGGS", "GGGGSGGGGSGGGGSGGGGSGGGGSGGGGS"]
+    with pytest.raises(ColumnError, match=re.escape(words)):
+        abag.plan(pd.DataFrame({"nanobody_id": ["7D12", "9G8"], name: cells}))
+
+
+@pytest.mark.parametrize("name", ["VH", "antibody"])
+def test_mutations_in_the_place_of_chains_are_told_to_need_the_parent(name):
+    cells = ["V2Q, Q3L, L4V", "E1Q", "V2Q, Q3L, L4V, S7T, G8A, A49G"]
+    with pytest.raises(ColumnError, match=f"column {name!r} holds mutations, .* with parent="):
+        abag.plan(pd.DataFrame({name: cells, "antigen": ANTIGEN}))
+
+
 def test_a_table_of_a_column_per_residue_is_told_to_join_them():
     numbered = {str(at): [residue, "-"] for at, residue in enumerate(HEAVY, 1)}
-    table = pd.DataFrame({"Id": ["a", "b"], "chain_type": "H", **numbered})
+    table = pd.DataFrame({"Id": ["a", "b"], "cdr3": "ARDYYGMDV", "chain_type": "H", **numbered})
     words = r"'1', '2', .* hold one residue each, as ANARCI numbers them: join those of each chain"
     with pytest.raises(ColumnError, match=words):
         abag.plan(table, no_antigen=True)

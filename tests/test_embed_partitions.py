@@ -23,8 +23,7 @@ from trastuzumab import HEAVY, LIGHT
 import abag
 from abag import AbagError, OutputError, TableError, embed_table
 from abag.embed.tables.chains import antibody, antigen, keys_array, parse_antibody, sequence_text
-from abag.embed.tables.notes import EMPTY_ROW, SkippedRows
-from abag.embed.tables.pairs import Partitions, UniqueSequences
+from abag.embed.tables.pairs import EMPTY_ROW, Partitions, SkippedRows, UniqueSequences
 
 PLAIN = ("composition", "composition")
 sequences = st.text("ACDEFGHIK", min_size=1, max_size=4)

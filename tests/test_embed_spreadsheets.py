@@ -50,7 +50,7 @@ def edited(path, part, change):
 
 
 @pytest.mark.parametrize("as_written", [False, True])
-@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.xlsx.gz"])
+@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.xlsx.gz", "a.xlsm"])
 def test_an_excel_file_is_read_like_the_csv_file_with_the_same_cells(tmp_path, name, as_written):
     table = demo_table().head(40)
     notes = ["NA", "a,b", 'say "x"', "two\nlines", "", "007", "tab\tbed", "é"]
@@ -184,7 +184,7 @@ def test_rows_that_are_crossed_out_are_read_and_reported(tmp_path):
     assert not any("struck" in x for x in read_sequences(workbook(tmp_path / "u.xlsx")).notes)
 
 
-@pytest.mark.parametrize("shown", ["0.0%", "#,##0,", '0.0" pM"', "0\\ \\p\\M"])
+@pytest.mark.parametrize("shown", ["0.0%", "#,##0,", '0.0" pM"', "0\\ \\p\\M", '">"0'])
 def test_numbers_that_a_sheet_shows_otherwise_than_it_stores_them_are_reported(tmp_path, shown):
     def change(sheet):
         for row in sheet.iter_rows(min_row=2, min_col=4):
@@ -197,7 +197,9 @@ def test_numbers_that_a_sheet_shows_otherwise_than_it_stores_them_are_reported(t
     assert pairs.frame["KD (nM)"].tolist() == ["8.5", "7"]
 
 
-@pytest.mark.parametrize("shown", ['0.0" nM"', "#,##0.00", "0.00E+00", '_(* #,##0_);_(* "-"??_)'])
+@pytest.mark.parametrize("shown", [
+    '0.0" nM"', "#,##0.00", "0.00E+00", '_(* #,##0_);_(* "-"??_)', "[>=100]0;[Red][<1]0.00;0.0",
+])  # fmt: skip
 def test_formats_that_change_neither_size_nor_unit_are_not_reported(tmp_path, shown):
     def change(sheet):
         sheet["D2"].number_format = shown
@@ -218,7 +220,8 @@ def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
     (ROWS, lambda s: s.merge_cells("A2:A3"), "cells A2:A3 are merged; unmerge them and fill each"),
     (ROWS, lambda s: s.merge_cells("A1:B1"), "or delete the row, if it is a title or a note"),
     (ROWS, lambda s: s.cell(2, 6, "x"), "cell F1 is empty, but its column is not"),
-    ([["Table S1"], *ROWS], None, "cell B1 is empty, but its column is not"),
+    ([["Table S1", None, "SPR"], *ROWS], None, "cell B1 is empty, but its column is not"),
+    ([["Table S1"], *ROWS], lambda s: s.merge_cells("A1:A2"), "cells A1:A2 are merged"),
     (ROWS, lambda s: s.parent.create_sheet("b").append([1]), "2 sheets with values, 'Sheet', 'b'"),
     (ROWS, lambda s: s.parent.create_sheet("b").append([1]),
      "choose one with sheet Sheet or the like."),
@@ -246,7 +249,7 @@ def test_other_content_under_an_excel_name_is_refused_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "label", [datetime.date(2026, 11, 1), datetime.time(8, 30), True, "#DIV/0!", "8,5"]
+    "label", [datetime.date(2026, 11, 1), datetime.time(8, 30), True, "#DIV/0!", "8,500"]
 )
 def test_a_label_that_is_no_number_is_refused(tmp_path, label):
     path = workbook(tmp_path / "a.xlsx", [ROWS[0], [*ROWS[1][:3], label]])

@@ -15,8 +15,8 @@ from sklearn.linear_model import LinearRegression
 
 import abag
 from abag import ColumnError
-from abag.head.labels.stored_vectors import FeatureScaling, PairFeatures
-from abag.head.models.pair_vectors import PairVectors, SideVectors
+from abag.head.labels.features import PairFeatures
+from abag.head.models.pair_vectors import FeatureScaling, PairVectors, SideVectors
 from abag.head.predictor.folder import record_digest
 
 QUICK = {"split": "random", "report": False, "device": "cpu"}

@@ -12,7 +12,7 @@ from sklearn.linear_model import RidgeCV
 
 import abag
 from abag import open_store
-from abag.head.labels.stored_vectors import PairFeatures
+from abag.head.labels.features import PairFeatures
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.ridge import impute_censored
 from abag.head.predictor.parts import inner_folds

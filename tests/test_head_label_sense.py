@@ -117,6 +117,15 @@ def test_the_converted_label_is_fitted(tmp_path):
     assert any("'EC50_nM', read as kd_nm, ranks the rows the other way round" in x for x in said)
 
 
+def test_a_table_whose_only_labels_are_yes_and_no_is_told_how_to_read_them():
+    frame = table(is_human=PKD > np.median(PKD)).astype({"is_human": int})
+    said = abag.plan(frame)["problems"][0]
+    assert said.endswith(
+        "Name it with --column pkd=NAME, or a label of yes and no with --column label=is_human "
+        "--label binary."
+    )
+
+
 @pytest.mark.parametrize(("names", "hint"), [
     (
         ["KD (nM)", "IC50 [nM]"],

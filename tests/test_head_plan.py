@@ -172,6 +172,18 @@ def test_a_repeated_label_is_shown_with_its_unit_and_as_it_is_written():
     assert "all 60 training labels are 999,999 MFI" in equal["refused"]
 
 
+@pytest.mark.parametrize(("far", "n", "says"), [
+    (27.0, 2, "The highest label, 27 Tm, that of 2 of 60, is far from all others, 8 to 14,"),
+    (-10.0, 1, "The lowest label, -10 Tm, that of 1 of 60, is far from all others, 8 to 14,"),
+    (25.0, 2, None),
+])  # fmt: skip
+def test_a_label_that_is_far_from_all_others_is_listed_as_a_problem(far, n, says):
+    tm = np.r_[np.linspace(8, 14, 60 - n), np.full(n, far)]
+    problems = plan(table().drop(columns="pkd").assign(Tm=tm))["problems"]
+    said = [line for line in problems if "is far from" in line]
+    assert [line[: len(says or "")] for line in said] == [says][: says is not None]
+
+
 LOGARITHMS = "Logarithms are usually learned better: --scale log."
 
 

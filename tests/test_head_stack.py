@@ -33,7 +33,7 @@ from abag.head.models.network import NetworkModel
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.ridge import LinearModel
 from abag.head.predictor import weigh as weighing
-from abag.head.predictor.parts import Predictions
+from abag.head.predictor.parts import Mixture, Parts, Predictions, needed_parts
 from abag.head.predictor.weigh import PRIOR_GROUPS, stack_weights, weigh_run
 from abag.head.regimes.folds import MeasuredRegime
 from abag.head.regimes.sides import effective_groups, standard_error
@@ -102,6 +102,44 @@ def test_a_predictor_holds_the_parts_that_are_fitted_to_all_pairs(case, tmp_path
     alone = MODELS["ridge"].fit(rows)
     ridge = predictor.parts.predict(vectors, ["ridge"])["ridge"]
     np.testing.assert_allclose(ridge, alone.predict(vectors), atol=0.02)
+
+
+def test_parts_that_no_regime_needs_are_not_fitted_to_all_pairs(case, tmp_path, monkeypatch):
+    fit_parts = Parts.fit
+    learned = []
+
+    def recorded(training, names):
+        parts = fit_parts(training, names)
+        if len(training.rows) == len(case.frame):
+            learned.extend(parts.models)
+        return parts
+
+    monkeypatch.setattr(Parts, "fit", recorded)
+    summary = fit(case, tmp_path / "run")
+    (regime,) = summary["regimes"]
+    needed = {*regime["weights"]}
+    if regime["spread"]:  # sigma comes from their variance
+        needed |= {"kernel", "gp"}
+    assert {"mlp", "ridge", "kernel"} - needed
+    assert {*learned} == needed - {"mlp"}
+    assert parts_of(tmp_path / "run") == needed
+    assert bool(summary["epochs"]) == ("mlp" in needed)
+
+
+@pytest.mark.parametrize(
+    ("spread", "members", "needed"),
+    [
+        (0.0, 1, ["ridge"]),
+        (0.5, 1, ["gp", "ridge"]),
+        (0.0, 3, ["ridge"]),
+        (0.5, 3, ["gp", "ridge"]),
+    ],
+)
+def test_parts_that_sigma_comes_from_are_needed_without_weight(spread, members, needed):
+    mixture = Mixture({"ridge": 1.0}, spread, noise=1.0)
+    assert needed_parts({"gp": 1, "ridge": 1, "mlp": members}, [mixture]) == needed
+    of_networks = ["ridge", "mlp"] if spread and members > 1 else ["ridge"]
+    assert needed_parts({"ridge": 1, "mlp": members}, [mixture]) == of_networks
 
 
 @pytest.mark.parametrize(("head", "kind"), [("ridge", LinearModel), ("mlp", NetworkModel)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reading import read_labels
 
 from abag import LabelError, TableError
-from abag.head.labels.stored_vectors import Standardizer
+from abag.head.models.pair_vectors import Standardizer
 
 ANTIBODIES = {"a": "EVQLVESGG", "b": "QVQLQESGP", "c": "DVQLQASGG"}
 
@@ -32,7 +32,7 @@ def by_antibody(pairs):
     return [(names[c], round(float(y), 6)) for c, y in zip(chains, pairs.pkd, strict=True)]
 
 
-@pytest.mark.parametrize("value", ["n.d.", np.nan, np.inf, "", "4,835", ">1,5", "9.3 nM"])
+@pytest.mark.parametrize("value", ["n.d.", np.nan, np.inf, "", "4,835", ">1,500", "9.3 nM"])
 def test_a_label_that_is_not_a_finite_number_is_refused_or_skipped_with_its_row(value):
     with pytest.raises(LabelError, match=r"row 2, column 'pKd'.*--bad-rows skip"):
         labelled([("a", "MKT", 7.0), ("b", "MKT", value)])

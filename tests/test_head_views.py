@@ -11,11 +11,10 @@ from marks import in_ci
 
 import abag
 from abag import FitConfig, OptionError, load_predictor
-from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models import kernels as kernels
 from abag.head.models.kernel_search import fit_gaussian_process
 from abag.head.models.kernels import Side, view_weights
-from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
+from abag.head.models.pair_vectors import PairVectors, SideVectors, Standardizer, TrainingRows
 from abag.head.predictor.parts import inner_folds
 
 QUICK = {"report": False, "split": "random", "device": "cpu"}

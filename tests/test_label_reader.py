@@ -18,9 +18,10 @@ from abag import AbagError, ColumnError, LabelError
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import read_bounds
 from abag.head.labels import column
-from abag.head.labels.column import decide_label, decide_prediction
+from abag.head.labels.column import decide_label
 from abag.head.labels.options import LabelOptions
 from abag.head.labels.values import read_affinities
+from abag.head.runs.evaluate import decide_prediction
 
 QUICK = {"split": "random", "report": False, "head": "ridge", "device": "cpu"}
 DG = -1.987204259e-3 * 298.15 * np.log(10)
@@ -298,13 +299,55 @@ def test_typeset_minus_signs_are_read_in_labels_matrices_and_features(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("cells", "marks", "said"),
+    [
+        (["0,5", "12", "1,234"], ",.", "commas are read as decimal points"),
+        (["1.234,5", "12.000.000", "9,25"], ",.", "commas are read as decimal points"),
+        (["6,02E-01", "1,5e+02", "+3,25"], ",.", "commas are read as decimal points"),
+        (["1,234.5", "900", "12,000"], ".,", "commas between thousands are left out"),
+        (["1,234,567", "0.5", "12,000"], ".,", "commas between thousands are left out"),
+    ],
+)
+def test_commas_are_read_as_the_column_shows_that_they_are_meant(tmp_path, cells, marks, said):
+    table = pd.DataFrame({"heavy": ["EVQ", "EVK", "EVR"], "antigen": "MKT", "KD (nM)": cells})
+    table.to_csv(tmp_path / "a.csv", sep=";", index=False)
+    decimal, thousands = marks
+    told = pd.read_csv(tmp_path / "a.csv", sep=";", decimal=decimal, thousands=thousands)
+    pairs = read_labels(tmp_path / "a.csv")
+    np.testing.assert_allclose(sorted(pairs.pkd), sorted(9 - np.log10(told["KD (nM)"])))
+    assert said in str(abag.plan(tmp_path / "a.csv"))
+    bounds = read_labels(table.assign(**{"KD (nM)": ["> " + cell for cell in cells]}))
+    np.testing.assert_array_equal(bounds.pkd, pairs.pkd)
+    pairs = read_labels(table.assign(pKd=7.5, pH=cells), features=("pH",))
+    assert sorted(pairs.cells.numbers_RF[:, 0]) == sorted(told["KD (nM)"])
+
+
+@pytest.mark.parametrize(
+    ("cells", "bad"),
+    [
+        (["1,234", "5", "12,500"], 2),
+        (["1,234", "7.25", "5"], 1),  # a table may mix numbers with text
+        (["0,5", "1.5", "5"], 1),
+        (["12,5", "1.234", "5"], 1),
+        (["12,5", "1,234.5", "5"], 2),
+        (["12.000.000", "60.256", "5"], 2),  # of which the second may be 60256
+        (["1,2,3", "0,5", "5"], 2),
+    ],
+)
+def test_commas_of_which_the_column_does_not_show_the_meaning_are_refused(cells, bad):
+    table = pd.DataFrame({"heavy": ["EVQ", "EVK", "EVR"], "antigen": "MKT", "KD (nM)": cells})
+    with pytest.raises(LabelError, match="Write a point before decimals, and nothing between"):
+        read_labels(table)
+    assert len(read_labels(table, bad_rows="skip")) == 3 - bad
+
+
+@pytest.mark.parametrize(
     ("cell", "advice"),
     [
         ("3.2 ± 0.4", "its error into a column of its own"),
         ("<3.2 +/- 0.4", "its error into a column of its own"),
         ("1.2E-9 (0.4)", "its error into a column of its own"),
         ("36,058", "a point before decimals"),
-        ("1,200.5", "a point before decimals"),
         ("1'200", "nothing between thousands"),
         ("1_200", "nothing between thousands"),
         ("1.5 x 10^-9", "its power of ten as in 1.5e-09"),

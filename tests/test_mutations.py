@@ -305,6 +305,7 @@ def test_names_of_antigens_that_read_as_mutations_are_none():
 @pytest.mark.parametrize("names", [
     ("heavy_mutations", "light_mutations"), ("VH mut", "VL mut"), ("mutations_in_HC", "muts_L"),
     ("Mutations (heavy chain)", "Mutations (light chain)"), ("IgH_mutations", "IgK_mutations"),
+    ("VH", "VL"), ("heavy", "light"),
 ])  # fmt: skip
 def test_a_column_of_mutations_for_each_chain_is_read(names):
     heavy = named(HEAVY, 33, "A")
@@ -316,6 +317,8 @@ def test_a_column_of_mutations_for_each_chain_is_read(names):
     parent = f"{HEAVY}|{LIGHT}"
     table = pd.DataFrame(cells).assign(pKd=[8.0, 7.0, 6.0, 5.0])
     assert variants(table, parent=parent, antigen=RBD) == expected
+    both = read_sequences(table, parent=parent, antigen=RBD)
+    assert not any("is ignored" in note for note in both.notes)
     chosen = {"mutations": names[0]}
     one = read_sequences(table, parent=parent, antigen=RBD, columns=chosen)
     assert f"column {names[1]!r} holds mutations that are not applied" in " ".join(one.notes)

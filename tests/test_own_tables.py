@@ -5,6 +5,7 @@ import re
 import shlex
 
 import numpy as np
+import openpyxl
 import pandas as pd
 import pytest
 from chunks import set_chunk_rows
@@ -221,8 +222,20 @@ def test_columns_that_repeat_the_chains_or_what_they_come_from_are_no_reason_to_
     table["wt light"] = LIGHT
     notes = read_sequences(table).notes
     assert "column 'wt light' holds light variable domains that are not used" in notes
-    mutants_beside = table[["antigen"]].assign(heavy_chain_seq=HEAVY, mut_heavy_chain_seq=HEAVIES)
-    assert read_sequences(mutants_beside).columns["heavy"] == "mut_heavy_chain_seq"
+    for name in ("mut_heavy_chain_seq", "antibody_heavy_seq_mut"):
+        mutants_beside = table[["antigen"]].assign(heavy_chain_seq=HEAVY, **{name: HEAVIES})
+        read = read_sequences(mutants_beside)
+        assert read.columns["heavy"] == name
+        assert (
+            "column 'heavy_chain_seq' holds heavy variable domains that are not used" in read.notes
+        )
+
+
+@pytest.mark.parametrize("cells", [["A1G", "WT"], [5, 12], [0.05, 0.11], ["5", ""], ["", ""]])
+def test_a_column_that_says_or_counts_mutations_is_not_taken_for_the_chains(cells):
+    table = pd.DataFrame({"VH": HEAVIES, "antigen": AG, "VH_mut": np.resize(cells, len(HEAVIES))})
+    assert read_sequences(table).columns["heavy"] == "VH"
+    assert read_sequences(table).antibodies.chains == [(heavy, "") for heavy in HEAVIES]
 
 
 def test_a_chain_can_be_said_to_have_no_column():
@@ -510,13 +523,31 @@ def test_a_table_without_a_line_of_names_is_refused_and_keeps_its_first_pair(tmp
             assert "--column" not in str(caught.value)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_names_below_a_title_are_found_and_the_lines_above_them_are_to_be_removed(tmp_path, rows):
+@pytest.mark.parametrize("ends", ["", ",,,"])
+@pytest.mark.parametrize("name", ["t.csv", "t.xlsx"])
+def test_titles_above_the_names_are_not_read_and_said(tmp_path, name, ends):
     table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG, "KD (nM)": 10 ** (9 - PKD)})
-    lines = table.to_csv(index=False).splitlines()
-    title = ["Supplementary Table 1. Affinities,,,", "n = 3,,,", "by SPR,,,"][:rows]
-    (tmp_path / "t.csv").write_text("\n".join([*title, *lines]))
-    with pytest.raises(AbagError, match=rf"row {rows + 1} holds 'VH', 'VL', 'antigen'"):
+    title = ["Supplementary Table 1. Affinities", "", "by SPR"]
+    if name == "t.csv":
+        lines = [line + ends for line in title] + table.to_csv(index=False).splitlines()
+        (tmp_path / name).write_text("\n".join(lines))
+    else:
+        book = openpyxl.Workbook()
+        for row in [*([line] for line in title), [*table], *table.to_numpy().tolist()]:
+            book.active.append(row)
+        book.active.merge_cells("A1:D1")
+        book.save(tmp_path / name)
+    pairs = read_sequences(tmp_path / name)
+    assert pairs.frame["VH"].tolist() == HEAVIES
+    assert pairs.row_name(0) == "5"  # as an editor counts
+    said = "2 lines above the header not read: 'Supplementary Table 1. Affinities', 'by SPR'"
+    assert said in pairs.notes
+
+
+def test_names_below_lines_of_several_cells_are_found_and_these_are_to_be_removed(tmp_path):
+    table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG, "KD (nM)": 10 ** (9 - PKD)})
+    (tmp_path / "t.csv").write_text(f"Table 1,,n = 3,\n{table.to_csv(index=False)}")
+    with pytest.raises(AbagError, match=r"row 2 holds 'VH', 'VL', 'antigen'"):
         abag.plan(tmp_path / "t.csv")
 
 
@@ -822,8 +853,12 @@ def test_antigens_are_read_from_the_column_of_sequences_beside_one_of_their_name
 
 def test_names_of_antigens_of_which_some_are_residues_are_said_to_be_names():
     table = pd.DataFrame({"VHH": HEAVIES, "antigen": np.resize(["WT", "BA.1", "XBB"], 12)})
-    with pytest.raises(AbagError, match=r"column 'antigen' holds names, such as 'BA.1', not"):
+    words = r"column 'antigen' holds names, such as 'BA.1', not sequences\."
+    with pytest.raises(AbagError, match=words + " If all"):
         read_sequences(table)
+    chains = table.assign(antigen_a_seq=AG, antigen_b_seq=AG[::-1], ab_seq=AG)
+    with pytest.raises(AbagError, match=words + " 'antigen_a_seq', 'antigen_b_seq' hold sequences"):
+        read_sequences(chains)
 
 
 @pytest.mark.parametrize("name", ["P04626", "HER2"])

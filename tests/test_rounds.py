@@ -587,3 +587,18 @@ def test_names_that_are_numbers_beside_gaps_are_kept_as_a_file_has_them(case, tm
     shown = pd.read_parquet(tmp_path / "r1/pairs.parquet").sort_values("row")["id"].tolist()
     kept = pd.read_parquet(tmp_path / "r1/measured.parquet").sort_values("row")["id"].tolist()
     assert shown == kept == ["", *map(str, range(1, 40))][: len(shown)]
+
+
+def test_a_next_run_remembers_the_parent_of_which_mutations_are(tmp_path, said):
+    frame = variants(60)
+    residues = frame["VH"].str[54:56]
+    frame["mutations"] = [f"H:{HEAVY[54]}55{a},H:{HEAVY[55]}56{b}" for a, b in residues]
+    frame = frame[["mutations", "Kd (nM)"]]
+    store = tmp_path / "store"
+    named = {"antigen": ANTIGEN, "parent": f"{HEAVY}|{LIGHT}"}
+    abag.embed_table(frame, store, **named, **COMPOSITION)
+    fit_first(frame.head(30), store, tmp_path / "r1", **named)
+    add_round(tmp_path, tmp_path / "r2", frame.iloc[30:45])
+    summary = abag.predict(frame.iloc[45:], tmp_path / "r2", tmp_path / "scored.csv")
+    assert any("mutations are of the parent of the run" in line for line in said)
+    assert summary["rows"] == len(frame) - 45

@@ -62,13 +62,30 @@ def test_an_array_of_objects_is_read_as_its_objects_in_lines(tmp_path, name, how
     }
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("orient", ["columns", "index", "split", "table", "records"])
+def test_a_table_as_pandas_writes_it_as_json_is_read(tmp_path, orient, indent):
+    frame = pd.DataFrame({"heavy": ["EVQ", "EVK"], "pKd": [8.5, None], "id": ["1", "01"]}, [3, 10])
+    frame.to_json(tmp_path / "a.json", orient=orient, indent=indent)
+    read = read_table(tmp_path / "a.json", as_written=True).frame[["heavy", "pKd", "id"]]
+    assert read.to_dict("list") == {
+        "heavy": ["EVQ", "EVK"],
+        "pKd": ["8.5", ""],
+        "id": ["1", "01"],
+    }
+
+
 @pytest.mark.parametrize(("text", "words"), [
+    ('{"a": {"x": "EVQ"}, "heavy": {"y": "EVQ"}}', "line 1: 'heavy' holds dict"),
+    ('{"columns": ["heavy", "x"], "data": [["EVQ"]]}', "zip() argument 2 is shorter"),
+    ('{"columns": ["heavy", "heavy"], "data": [["EVQ", "EVK"]]}', "two columns are called 'heavy'"),
+    ('{"schema": {}, "data": [3]}', 'object 1 is "3", not an object'),
     ('[{"heavy": "EVQ"}', "the array is not JSON"), ("[]", "its array is empty"),
     ('[{"heavy": "EVQ"}, [1]]', 'object 2 is ["1"], not an object'),
     ('{"heavy": "EVQ"}\n{"heavy"', "line 2 is not JSON"), ("[" * 100_000, "is not JSON"),
     ('{"heavy": {"a": 1}}', "line 1: 'heavy' holds dict"), ("", "it is empty"),
     ("3", 'line 1 is "3", not an object'), ("{}", "line 1 is {}, not an object"),
-    ('{"a": 1, "a": 2}', "two columns are called 'a'"),
+    ('{"a": 1, "a": 2}', "'a'; expected names that differ. Rename one."),
 ])  # fmt: skip
 def test_what_is_no_file_of_json_rows_is_refused_in_one_line(tmp_path, text, words):
     (tmp_path / "a.jsonl").write_text(text)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from itertools import product
@@ -314,6 +314,18 @@ def _arranged(first_chain: str, first: str, second: str, form: StringForm) -> Do
 
 Kind = Literal["antibody", "antigen"]
 KINDS: tuple[Kind, Kind] = ("antibody", "antigen")
+ANTIBODY_ROLES = ("heavy", "light", "antibody")
+SEQUENCE_ROLES = (*ANTIBODY_ROLES, "antigen")
+ROLES_OF: Mapping[Kind, tuple[str, ...]] = {"antibody": ANTIBODY_ROLES, "antigen": ("antigen",)}
+MUTATIONS: Mapping[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
+"""Roles of the columns of mutations."""
+LIGHT_MUTATIONS = "light_mutations"
+"""Role of the second of two columns of mutations, one for each chain."""
+MUTATION_PARTS = ("mutation_chain", "mutation_wild", "mutation_position")
+"""Roles of the columns that complete a column of single residues to mutations."""
+MUTATION_ROLES = (*MUTATIONS.values(), LIGHT_MUTATIONS, *MUTATION_PARTS)
+TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATION_ROLES)
+"""Roles of columns that are read as text, and must not be mixed up."""
 PLURAL: dict[str, str] = {"antibody": "antibodies", "antigen": "antigens"}
 Chains = tuple[str, ...]
 """Normalized: (heavy, light) of an antibody, the sorted chains of an antigen."""
@@ -335,7 +347,8 @@ MISSING_TEXT = frozenset(
 _WORDS = (
     "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|same|ditto|identical|pending|proprietary|"
     "confidential|unpublished|unavailable|heavy|light|kappa|lambda|vh|vl|vhh|vk|hc|lc|fab|scfv|igg|"
-    "antigen|ag|target|sequence"
+    "antigen|ag|target|sequence|nanobody|nanobodies|sdab|camelid|absent|empty|blank|failed|tba|nt|nr|"
+    "x|xx|xxx"
 )
 NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|"))
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""

@@ -13,8 +13,7 @@ from difflib import get_close_matches
 
 from abag.core.errors import ColumnError
 from abag.core.messages import quoted
-from abag.core.units import UNITS
-from abag.embed.tables.chains import CHAIN_ROLES, Kind
+from abag.embed.tables.chains import CHAIN_ROLES
 
 # Patterns over the lower-case letters and digits of a name. The first pattern that matches any
 # column decides: a column that says "sequence" goes before one that may hold a name or PDB chain.
@@ -47,7 +46,7 @@ def _of_parts(word: str) -> str:
 
 ROLES: dict[str, tuple[str, ...]] = {
     "heavy": (
-        f"{_MUTANT}{_HEAVY}{_SEQUENCE}?",
+        f"{_MUTANT}{_HEAVY}{_SEQUENCE}?|{_HEAVY}{_SEQUENCE}?{_MUTANT}",
         f"({_HEAVY}|nanobody){_SEQUENCE}",
         f"{_HEAVY}|fabh",
         "antibodyseqa",  # of BioMap
@@ -55,7 +54,7 @@ ROLES: dict[str, tuple[str, ...]] = {
         f"{_of_parts(_HEAVY_WORD)}|{_SAYS_CHAIN}{_of_parts(_HEAVY_WORDS)}",
     ),
     "light": (
-        f"{_MUTANT}{_LIGHT}{_SEQUENCE}?",
+        f"{_MUTANT}{_LIGHT}{_SEQUENCE}?|{_LIGHT}{_SEQUENCE}?{_MUTANT}",
         f"{_LIGHT}{_SEQUENCE}",
         f"{_LIGHT}|fabl",
         "antibodyseqb",
@@ -99,18 +98,8 @@ ROLES: dict[str, tuple[str, ...]] = {
 }
 """Role to patterns."""
 
-ANTIBODY_ROLES = ("heavy", "light", "antibody")
-SEQUENCE_ROLES = (*ANTIBODY_ROLES, "antigen")
-ROLES_OF: Mapping[Kind, tuple[str, ...]] = {"antibody": ANTIBODY_ROLES, "antigen": ("antigen",)}
-MUTATIONS: Mapping[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mutations"}
-"""Roles of the columns of mutations."""
-LIGHT_MUTATIONS = "light_mutations"
-"""Role of the second of two columns of mutations, one for each chain."""
-MUTATION_PARTS = ("mutation_chain", "mutation_wild", "mutation_position")
-"""Roles of the columns that complete a column of single residues to mutations."""
-MUTATION_ROLES = (*MUTATIONS.values(), LIGHT_MUTATIONS, *MUTATION_PARTS)
-TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATION_ROLES)
-"""Roles of columns that are read as text, and must not be mixed up."""
+IS_MUTANT = re.compile(f"^{_MUTANT}|{_MUTANT}$")
+"""Names of columns, simplified, that hold variants, beside their parents in others."""
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
 UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
@@ -137,12 +126,6 @@ def find_columns(
     """
     present = [str(name) for name in names]
     for role, name in chosen.items():
-        if role in UNITS.keys() - ROLES.keys():
-            msg = (
-                f"--column {role}={name}: {role} is the unit of a label, not a role. "
-                f"Give --column pkd={name} --label {role}."
-            )
-            raise MissingColumn(msg)
         if role not in ROLES:
             expected = ", ".join(ROLES)
             msg = f"--column {role}={name}: no such role; expected one of {expected}."
@@ -237,4 +220,4 @@ def simplified(name: str) -> str:
     # pandas names the second of two columns called "heavy" "heavy.1"
     bare = re.sub(r"\.\d+$", "", name.lower()).replace("κ", "kappa").replace("λ", "lambda")
     # signs such as a delta stay, so that no pattern matches what they change
-    return minus + re.sub(r"[\x00-/:-`{-\x7f]|\s", "", bare)
+    return minus + re.sub(r"[\x00-/:-`{-\x7f\xad\u200b-\u200f\u2060\ufeff]|\s", "", bare)

@@ -17,11 +17,15 @@ from abag.core.errors import TableError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
+    LIGHT_MUTATIONS,
     LONG_RUN,
+    MUTATIONS,
     REPLACED,
     RESIDUES,
+    SEQUENCE_ROLES,
     STANDARD_RESIDUES,
     WHOLE_DOMAIN,
     Kind,
@@ -30,8 +34,6 @@ from abag.embed.tables.chains import (
     unlisted,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    SEQUENCE_ROLES,
     UNNAMED,
     MissingColumn,
     column_option,
@@ -63,6 +65,12 @@ _ANTIGEN_WORDS = re.compile(
     re.IGNORECASE,
 )
 """Names of columns that may hold or name antigens."""
+_ANTIBODY_WORDS = re.compile(
+    "antibod|nanobod|contig|linker|(?<![a-z])(m?ab|vhh|v[hkl]|vd?j|bcr)(?![a-z])", re.IGNORECASE
+)
+"""Names of columns of antibodies, or of what joins them, if they do not name antigens as well."""
+LINKER = re.compile("linker", re.IGNORECASE)
+"""Names of columns of what joins chains or antibodies."""
 _ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|nt|dna)).*")
 """Names of columns, simplified, that may hold a chain of antigens."""
 MOST_CANDIDATES = 4
@@ -187,7 +195,7 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
 
 
 def _of_residues(table: Table, options: TableOptions) -> dict[str, str]:
-    """Choose, for roles whose columns hold nucleotides or names, the only other one of residues."""
+    """Choose, for roles whose columns hold no residues, the only other one that does."""
     given = {"antigen"} if options.antigen is not None else set[str]()
     if options.parent is not None:
         given.update(ANTIBODY_ROLES)
@@ -197,7 +205,8 @@ def _of_residues(table: Table, options: TableOptions) -> dict[str, str]:
         if name is None or role in options.columns or role in given:
             continue
         are_names = holds_names(table, name)
-        if not (are_names or holds_nucleotides(table, name)):
+        is_blank = not distinct_texts(table, name)  # or numbers: `VH_mut` may count mutations
+        if not (are_names or is_blank or holds_nucleotides(table, name)):
             continue
         used = {*table.columns.values()}
         others = [x for x in table.names if x not in used and not holds_nucleotides(table, x)]
@@ -274,19 +283,26 @@ def distinct_texts(table: Table, name: str) -> list[str]:
 
 
 def region_columns(table: Table) -> list[str]:
-    """List the columns that hold parts of chains by their names, as residues."""
-    regions = []
-    for name in filter(REGION.search, table.names):
+    """List the columns that hold parts of chains, as residues: those named so, or else peptides."""
+    peptides = []
+    for name in table.names:
         texts = distinct_texts(table, name)
         letters = {*"".join(texts).upper()}
         if are_peptides(texts) and not letters <= _NUCLEOTIDE_LETTERS:
-            regions.append(name)
-    return regions
+            peptides.append(name)
+    named = [name for name in peptides if REGION.search(name)]
+    others = [name for name in peptides if not (_ANTIGEN_WORDS.search(name) or LINKER.search(name))]
+    return named or others
 
 
 def is_peptide(text: str) -> bool:
     """Tell whether a text consists of standard residues, as peptides do and some names."""
     return _PEPTIDE.fullmatch(text.strip()) is not None and not is_word(text)
+
+
+def is_named_like_antibodies(name: str) -> bool:
+    """Tell whether a column is named like antibodies, or parts of them, and not like antigens."""
+    return _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
 
 
 def are_peptides(texts: Sequence[str]) -> bool:
@@ -433,9 +449,10 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     elif table.has("heavy") or table.has("light"):
         replaced_by["antibody"] = "the columns of heavy and light chains"
     ignored = []
+    mutated = {table.columns.get(role) for role in (MUTATIONS["antibody"], LIGHT_MUTATIONS)}
     for role, replacement in replaced_by.items():
         name = table.columns.get(role)
-        if name is None or name == table.columns.get("mutations"):
+        if name is None or name in mutated:
             continue
         why = ": " if replacement == ALONE else ", replaced by "
         ignored.append(f"column {name!r} is ignored{why}{replacement}")

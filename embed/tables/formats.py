@@ -7,6 +7,7 @@ wrong with the file. A format is one entry of `FORMATS`, found by the suffix of 
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -20,7 +21,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -35,8 +36,8 @@ from abag.core.errors import TableError
 from abag.core.frames import plain_type, without_view
 from abag.core.messages import counted, quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
-from abag.embed.tables.chains import KINDS, MISSING_TEXT, Kind, joined_list
-from abag.embed.tables.columns import TEXT_ROLES, may_hold, quote_some
+from abag.embed.tables.chains import KINDS, LONG_RUN, MISSING_TEXT, TEXT_ROLES, Kind, joined_list
+from abag.embed.tables.columns import may_hold, quote_some
 from abag.embed.tables.options import TableOptions
 
 EXACT = 1e15
@@ -46,9 +47,6 @@ _FOREIGN = {
     b"PK\x03\x04": "it is a zip archive; if it is an Excel file, rename it to end in .xlsx",
     b"\xd0\xcf\x11\xe0": "it is an Excel file in an old format; export it as CSV",
     b"PAR1": "it is a Parquet file; rename it to end in .parquet",
-    b"\xff\xfe": "it is UTF-16 text; save it as UTF-8",
-    b"\xfe\xff": "it is UTF-16 text; save it as UTF-8",
-    b"sep=": "its first line tells Excel the separator; remove that line",
     b">": "it is FASTA, or its first name begins with '>'; rename it to end in .fasta",
 }
 """Messages about other files that are called text, by their first bytes."""
@@ -61,13 +59,22 @@ _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
 )
+_ENCODING_BYTES = 1 << 20
+"""Of text, from its start, that tell its encoding."""
+MOST_TITLES = 20
+"""Lines above the header of a table that may be titles and notes."""
+_STATED_SEPARATOR = re.compile(rb'"?sep=([,;\t])"?[\r\n]*', re.IGNORECASE)
+_QUOTED = re.compile(rb'"[^"]*"')
+_QUOTED_NAMES = re.compile(rb'"[^"]*"(?: "[^"]*")+\s*')
 _METADATA = re.compile(rb'"?\{\s*"{1,2}[^:]+:.*\}"?\s*')
 """A JSON object above the header, as files of OAS have it."""
 MOST_EMPTY = 50_000_000
 """Empty cells between the first and the last value of a sheet; a table has few."""
 _HIDDEN = re.compile(rb'<row (?=[^<>]*hidden="(?:1|true)")[^<>]*?r="(\d+)"')
-_SHOWN_OTHERWISE = re.compile(r'%|,(?![#0?])|"(?P<unit>[^";]*[^\W\d_][^";]*)"|\\[^\W\d_]')
-"""In a number format: a factor, or text such as a unit, between the number and what is shown."""
+_SHOWN_OTHERWISE = re.compile(
+    r'%|,(?![#0?])|(?<!\[)[<>≤≥~]|"(?P<unit>[^";]*[^\W\d_][^";]*)"|\\[^\W\d_]'
+)
+"""In a number format: a factor, a relation or text such as a unit that is shown with the number."""
 _MERGED = re.compile(rb'<mergeCell\s[^<>]*?ref="([A-Z0-9:]+)"')
 _UNCOMPUTED = re.compile(
     rb'<c r="([A-Z]{1,3}\d{1,7})"(?:(?! t="str")[^<>])*><f[^<>]*(?:/>|>[^<>]*</f>)'
@@ -87,7 +94,7 @@ _CHAIN_FIRST = re.compile(  # VHH-72 is the name of a nanobody
     re.IGNORECASE,
 )
 """A name that begins with it."""
-EXCEL = ".xlsx"
+EXCEL = (".xlsx", ".xlsm")
 _READING = (
     OSError,
     EOFError,
@@ -103,7 +110,7 @@ _READING = (
     SyntaxError,
     OverflowError,  # pandas 3.0, of a whole number with hundreds of digits
 )
-_SEEKING = (".parquet", EXCEL)  # formats whose readers need random access
+_SEEKING = (".parquet", *EXCEL)  # formats whose readers need random access
 
 
 _DEFAULTS = TableOptions()
@@ -165,45 +172,119 @@ def refuse_repeated(names: Sequence[str]) -> None:
     """Raise ValueError if two columns have one name; pandas would rename the second."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        msg = f"two columns are called {repeated[0]!r}, and names must differ"
+        msg = f"two columns are called {repeated[0]!r}; expected names that differ. Rename one"
         raise ValueError(msg)
 
 
 def read_text(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
-    """Read text with the separator that its header line has most of."""
-    above, header = _skip_comments(file)
-    for start, msg in _FOREIGN.items():
-        if header.startswith((start, start.upper())):
-            raise ValueError(msg)
-    remarks = []
-    if comments := sum(line.startswith(b"#") for line in above):
+    """Read text with the separator of its header line."""
+    file, remarks = _in_utf8(file)
+    top = _read_top(file)
+    if comments := sum(line.startswith(b"#") for line in top.above):
         remarks.append(f"{counted(comments, 'line')} above the header, marked with '#', not read")
-    if above and _METADATA.fullmatch(above[0]):
+    if top.above and _METADATA.fullmatch(top.above[0]):
         remarks.append("1 line of metadata above the header, not read")
-    yield from read_separated(file, _separator(header), options, above=len(above), remarks=remarks)
+    remarks += _remarks_on_titles([line.decode().strip(' ,;\t\r\n"') for line in top.titles])
+    above = len(top.above) + len(top.titles)
+    yield from read_separated(file, top.separator, options, above=above, remarks=remarks)
 
 
-def _skip_comments(file: IO[bytes]) -> tuple[list[bytes], bytes]:
-    """Return the lines above the header that are blank, comments (``#``) or metadata, and that."""
-    above = list[bytes]()
-    line = file.readline().removeprefix(b"\xef\xbb\xbf")
+def _in_utf8(file: IO[bytes]) -> tuple[IO[bytes], list[str]]:
+    """Return text in UTF-8, with a remark if it was in the encoding of Excel for Windows."""
+    start = file.read(_ENCODING_BYTES)
+    file.seek(0)
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return io.BytesIO(file.read().decode("utf-16").encode()), []
+    _refuse_foreign(start)
+    if b"\0" in start:
+        msg = "it holds NUL bytes, as binary files do; save it as UTF-8 text"
+        raise ValueError(msg)
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)  # which may end within a character
+    except UnicodeDecodeError as error:
+        first = start[error.start : error.start + 1].decode("cp1252", "replace")
+        remark = (
+            f"not UTF-8, read as Windows-1252, in which the first other character is {first!r}: "
+            "if that is wrong, save it as UTF-8"
+        )
+        return io.BytesIO(file.read().decode("cp1252").encode()), [remark]
+    return file, []
+
+
+def _refuse_foreign(start: bytes) -> None:
+    """Raise ValueError for what is no text file of separated columns, by its first bytes."""
+    for sign, msg in _FOREIGN.items():
+        if start.startswith(sign):
+            raise ValueError(msg)
+
+
+class _Top(NamedTuple):
+    """The lines of a text file above its header, and the separator of the columns."""
+
+    above: list[bytes]
+    """Blank lines, comments (``#``), metadata, or the separator for Excel (``sep=;``)."""
+    titles: list[bytes]
+    """Lines below these of one cell, or none, above a header of several."""
+    separator: str
+
+
+def _read_top(file: IO[bytes]) -> _Top:
+    line = file.readline().removeprefix(codecs.BOM_UTF8)
+    if stated := _STATED_SEPARATOR.fullmatch(line):
+        return _Top([line], [], stated[1].decode())
     if _METADATA.fullmatch(line):
         header = file.readline()
         if not _METADATA.fullmatch(header):  # as in JSON Lines
-            return [line], header
+            return _Top([line], [], _separator(header, file.readline()))
+    above = list[bytes]()
     while line.startswith(b"#") or line.isspace():
         above.append(line)
         line = file.readline()
-    # of "#heavy,light", too, the first row has as many fields
-    mark = _separator(line).encode()
-    if above and (not line or above[-1].count(mark) == line.count(mark) > 0):
-        return above[:-1], above[-1]
-    return above, line
+    _refuse_foreign(line)
+    if above:  # of "#heavy,light", too, the first row has as many fields
+        separator = _separator(above[-1], line)
+        if not line or _fields(above[-1], separator) == _fields(line, separator) > 1:
+            return _Top(above[:-1], [], separator)
+    lines = [line]
+    while _is_title(lines[-1]) and len(lines) <= MOST_TITLES:
+        lines.append(file.readline())
+    *titles, header, row = [*lines, file.readline()]
+    separator = _separator(header, row)
+    if not titles or _fields(header, separator) == _fields(row, separator) > 1:
+        return _Top(above, titles, separator)
+    return _Top(above, [], _separator(lines[0], lines[1]))
 
 
-def _separator(header: bytes) -> str:
+def _separator(header: bytes, row: bytes) -> str:
+    """Return the separator of a header line, which its first row has as often."""
     # not the name decides: public tables have tabs in files called .csv
-    return max(",\t;", key=lambda mark: header.count(mark.encode()))
+    if _QUOTED_NAMES.fullmatch(header):  # as R writes them
+        return " "
+
+    def fitness(mark: str) -> tuple[bool, int]:
+        fields = _fields(header, mark)
+        return 1 < fields == _fields(row, mark), fields
+
+    return max(",\t;", key=fitness)
+
+
+def _fields(line: bytes, separator: str) -> int:
+    return 1 + _QUOTED.sub(b"x", line).count(separator.encode())
+
+
+def _is_title(line: bytes) -> bool:
+    """Tell whether a line is blank, or has one cell, of text, before separators."""
+    cells = _QUOTED.sub(b"x", line).strip(b" ,;\t\r\n")
+    is_one = re.search(rb'[,;\t\r"]', cells) is None and not _QUOTED_NAMES.fullmatch(line)
+    return line != b"" and is_one and not LONG_RUN.search(line.decode("utf-8", "replace"))
+
+
+def _remarks_on_titles(lines: Sequence[str]) -> list[str]:
+    """Say which lines above the header are not read; blank ones are not said."""
+    titles = [*filter(None, lines)]
+    if not titles:
+        return []
+    return [f"{counted(len(titles), 'line')} above the header not read: {quote_some(titles)}"]
 
 
 def read_separated(
@@ -222,6 +303,8 @@ def read_separated(
     # rows, so that the others have the numbers that spreadsheets and editors show
     read: dict[str, Any] = {"sep": separator, "low_memory": False, "skip_blank_lines": False}
     read["skiprows"] = above
+    if names[:1] == ["Unnamed: 0"]:  # which may have no place in the header
+        read |= {"names": names, "header": 0}
     if options.as_written:
         read["keep_default_na"] = False
     elif options.may_be_names:
@@ -263,18 +346,46 @@ def _as_text(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
 
 
 def _header_names(file: IO[Any], separator: str, above: int) -> list[str]:
-    """Return the names in the header; refuse a first row that has more fields."""
-    # pandas would take its first fields for an index, so that all columns shift
+    """Return the names in the header; that of a column of row names, which R leaves out, too."""
+    # pandas would take the first fields of longer rows for an index, so that all columns shift
     file.seek(0)
     top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
     top["skiprows"] = above
     try:
-        rows = pd.read_csv(file, sep=separator, nrows=2, **top)
+        names = pd.read_csv(file, sep=separator, nrows=2, **top).iloc[0].tolist()
     except pd.errors.ParserError as error:
-        raise ValueError(_MORE_FIELDS if "Expected" in str(error) else str(error)) from error
-    names = rows.iloc[0].tolist()
+        names = ["", *_names_above_row_names(file, separator, above)]
+        if not names[1:]:
+            raise ValueError(_MORE_FIELDS if "Expected" in str(error) else str(error)) from error
     refuse_repeated([name for name in names if name])
     return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
+
+
+def _names_above_row_names(file: IO[bytes], separator: str, above: int) -> list[str]:
+    """Return the header if each row has one field more, first a name as R writes them; else none.
+
+    Commas, other than between quoted names, may be within cells of text.
+    """
+    file.seek(0)
+    text = io.TextIOWrapper(file, "utf-8-sig", newline="")
+    row_names = list[str]()
+    has_values = False
+    try:
+        lines = islice(text, above, None)
+        line = next(lines, "")
+        (names,) = csv.reader([line], delimiter=separator)
+        for row in filter(None, csv.reader(lines, delimiter=separator)):
+            if len(row) != len(names) + 1 or LONG_RUN.search(row[0]):
+                return []
+            row_names.append(row[0])
+            has_values |= row[-1] != ""  # unlike separators at the ends of rows
+    except (csv.Error, ValueError):
+        return []
+    finally:
+        text.detach()
+    is_of_r = separator != "," or line.count('"') == 2 * len(names)
+    is_distinct = 1 < len({*row_names}) == len(row_names)
+    return names if is_of_r and is_distinct and has_values else []
 
 
 def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
@@ -286,10 +397,11 @@ def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     yield from read_separated(text, ",", options, first_row=first_row, remarks=remarks)
 
 
-def _check_cells(sheet: Any) -> int:  # noqa: ANN401  # openpyxl ships no types
-    """Refuse formulas without values and merged cells, which would be empty; count hidden rows."""
+def _check_cells(sheet: Any) -> tuple[int, list[str]]:  # noqa: ANN401  # openpyxl ships no types
+    """Refuse formulas without values; count hidden rows, and list merged cells."""
     before = b""
     hidden = set[bytes]()
+    merged = dict[bytes, None]()
     with sheet._get_source() as part:
         while block := part.read(1 << 20):
             if formula := _UNCOMPUTED.search(before + block):
@@ -298,15 +410,21 @@ def _check_cells(sheet: Any) -> int:  # noqa: ANN401  # openpyxl ships no types
                     "Excel or LibreOffice and save it again, or write values"
                 )
                 raise ValueError(msg)
-            if merged := _MERGED.search(before + block):
-                cells = merged[1].decode()
-                msg = f"cells {cells} are merged; unmerge them and fill each one"
-                if len({*re.findall("[0-9]+", cells)}) == 1:
-                    msg += ", or delete the row, if it is a title or a note"
-                raise ValueError(msg)
+            merged |= dict.fromkeys(_MERGED.findall(before + block))
             hidden.update(_HIDDEN.findall(before + block))
             before = block[-1000:]
-    return len(hidden)
+    return len(hidden), [cells.decode() for cells in merged]
+
+
+def _refuse_merged(merged: Sequence[str], header: int) -> None:
+    """Raise ValueError for merged cells in the table, of which all but the first are empty."""
+    for cells in merged:
+        rows = {*map(int, re.findall("[0-9]+", cells))}
+        if max(rows, default=header) >= header:
+            msg = f"cells {cells} are merged; unmerge them and fill each one"
+            if len(rows) == 1:
+                msg += ", or delete the row, if it is a title or a note"
+            raise ValueError(msg)
 
 
 def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list[str]]:
@@ -323,12 +441,13 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
         # of a link, or an empty one that is far away, is made
         book = openpyxl.load_workbook(file, read_only=True, data_only=True, rich_text=True)
         for sheet in _choose_sheets(book.worksheets, chosen):
-            hidden = _check_cells(sheet)
+            hidden, merged = _check_cells(sheet)
             remarks = []
             if hidden:
                 rows = counted(hidden, "hidden row")
                 remarks.append(f"{rows} read as others: remove what a filter leaves out")
             cells = _filled_part(sheet, remarks)
+            _refuse_merged(merged, 1 if cells is None else int(cells.index[0]) + 1)
             if cells is not None:
                 sheets[sheet.title] = (cells, remarks)
     if not sheets:
@@ -359,10 +478,10 @@ def _filled_part(
     sheet: Any,  # noqa: ANN401  # openpyxl ships no types
     remarks: list[str],
 ) -> pd.DataFrame | None:
-    """Return the text of the cells of a sheet, less empty columns and the empty rows around.
+    """Return the text of the cells of a sheet, less titles, empty columns and empty rows around.
 
-    Add to the `remarks` which columns of numbers are shown otherwise than they are stored, and how
-    many rows are crossed out.
+    Add to the `remarks` the titles, which columns of numbers are shown otherwise than stored, and
+    how many rows are crossed out.
     """
     sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
@@ -390,8 +509,14 @@ def _filled_part(
             "of one table. Delete what is far below the table"
         )
         raise ValueError(msg)
+    cells = pd.Series(filled, dtype=object).unstack(fill_value="").reindex(rows, fill_value="")
+    titles = _count_titles(cells)
+    if titles:
+        remarks += _remarks_on_titles(cells.iloc[:titles, 0].tolist())
+        below = cells.iloc[titles:]
+        cells = below.loc[:, (below != "").any()]
     for column, (number_format, text) in formats.items():
-        name = filled.get((first_row, column), "")
+        name = cells[column].iloc[0] if column in cells else ""
         shown = _SHOWN_OTHERWISE.search(number_format)
         if shown and not (shown["unit"] and shown["unit"].strip() in name):
             remarks.append(
@@ -404,8 +529,19 @@ def _filled_part(
             f"{rows_struck} with cells that are struck through, the first is "
             f"{next(iter(struck.values()))}, read as others: remove what is not to be used"
         )
-    cells = pd.Series(filled, dtype=object).unstack(fill_value="")
-    return cells.reindex(rows, fill_value="")
+    return cells
+
+
+def _count_titles(cells: pd.DataFrame) -> int:
+    """Count the rows with one cell, of text, at most above the first row with several."""
+    top = cells.iloc[: MOST_TITLES + 1]
+    for number, row in enumerate(top.to_numpy().tolist()):
+        filled = [*filter(None, row)]
+        if len(filled) > 1:
+            return number
+        if filled and (not row[0] or LONG_RUN.search(row[0])):
+            break
+    return 0
 
 
 def _with_powers(value: object) -> object:
@@ -554,9 +690,10 @@ def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not text:
         msg = "it is empty"
         raise ValueError(msg)
-    if text.lstrip().startswith("["):
+    records = _rows_of_pandas(text)
+    if records or text.lstrip().startswith("["):
         word = "object"
-        records = _parse_json(text, "the array")
+        records = records or _parse_json(text, "the array")
     else:
         word = "line"
         # not splitlines: a text may contain U+2028 and other ends of lines
@@ -574,6 +711,34 @@ def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             )
             raise ValueError(msg)
         yield place, record
+
+
+def _rows_of_pandas(text: str) -> list[dict[str, Any]]:
+    """Return the rows of a table that is one object, as `DataFrame.to_json` writes it; else none.
+
+    By default an object per column, with the cells by the index, which is numbers if not named.
+    """
+    try:
+        whole = _parse_json(text, "") if text.lstrip().startswith("{") else None
+    except ValueError:  # such as several lines
+        return []
+    if not whole:
+        return []
+    data = whole.get("data")
+    if isinstance(data, list) and {*whole} == {"schema", "data"}:  # orient="table"
+        return data
+    if isinstance(data, list) and {"columns"} <= {*whole} <= {"columns", "index", "data"}:
+        refuse_repeated(whole["columns"])
+        return [dict(zip(whole["columns"], row, strict=True)) for row in data]
+    values = [*whole.values()]
+    if not all(isinstance(value, dict) and value for value in values):
+        return []
+    index = [*dict.fromkeys(chain.from_iterable(values))]
+    if all(map(str.isdecimal, whole)):  # orient="index"
+        return values
+    if all(map(str.isdecimal, index)):
+        return [{name: cells.get(row) for name, cells in whole.items()} for row in index]
+    return []
 
 
 def _parse_json(text: str, place: str) -> Any:  # noqa: ANN401 - any JSON
@@ -626,7 +791,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 else:
                     yield from FORMATS[suffix](stream, options)
         except ModuleNotFoundError as error:
-            if suffix != EXCEL:
+            if suffix not in EXCEL:
                 raise
             msg = (
                 f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
@@ -656,9 +821,9 @@ def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
             "Convert or rename it."
         )
         raise TableError(msg)
-    if sheet is not None and suffix != EXCEL:
+    if sheet is not None and suffix not in EXCEL:
         msg = (
-            f"{file}: is not an Excel file; expected one that ends in {EXCEL} with --sheet "
+            f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
             f"{shlex.quote(sheet)}. Leave --sheet out."
         )
         raise TableError(msg)
@@ -788,7 +953,7 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".jsonl": read_json,
     ".ndjson": read_json,
     ".parquet": _read_parquet,
-    EXCEL: read_excel,
+    **dict.fromkeys(EXCEL, read_excel),
     ".fasta": read_fasta,
     ".fa": read_fasta,
     ".faa": read_fasta,

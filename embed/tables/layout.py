@@ -27,26 +27,21 @@ import pandas as pd
 from abag.core.errors import TableError
 from abag.core.messages import say
 from abag.embed.tables.chains import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
+    LIGHT_MUTATIONS,
+    MUTATION_PARTS,
+    MUTATION_ROLES,
     NO_SEQUENCE,
+    ROLES_OF,
+    TEXT_ROLES,
     ChainPlaces,
     Kind,
     parse_antibody,
 )
 from abag.embed.tables.chains import antigen as antigen_chains
-from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    LIGHT_MUTATIONS,
-    LONGEST_NAME,
-    MUTATION_PARTS,
-    MUTATION_ROLES,
-    ROLES,
-    ROLES_OF,
-    TEXT_ROLES,
-    MissingColumn,
-    find_columns,
-)
+from abag.embed.tables.columns import LONGEST_NAME, ROLES, MissingColumn, find_columns
 from abag.embed.tables.content import (
     SHORT,
     are_peptides,
@@ -398,7 +393,7 @@ def _open_file(
     `name` is that of one of several tables, which may lack columns that the user chose.
     """
     options = with_habits(given, remembered)
-    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) == EXCEL
+    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) in EXCEL
     if name is not None and not is_excel:
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)

@@ -19,6 +19,10 @@ from typing import NamedTuple, TypeAlias
 from abag.core.errors import AbagError, ColumnError, SequenceError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
+    LIGHT_MUTATIONS,
+    MUTATION_PARTS,
+    MUTATIONS,
+    SEQUENCE_ROLES,
     STANDARD_RESIDUES,
     ChainName,
     Kind,
@@ -27,10 +31,6 @@ from abag.embed.tables.chains import (
     parse_chain,
 )
 from abag.embed.tables.columns import (
-    LIGHT_MUTATIONS,
-    MUTATION_PARTS,
-    MUTATIONS,
-    SEQUENCE_ROLES,
     MissingColumn,
     column_option,
     quote_some,
@@ -613,10 +613,13 @@ def _hold(table: Table, name: str, pattern: re.Pattern[str]) -> bool:
 
 
 def chain_of_column(name: str) -> ChainId:
-    """Return the chain that the name of a column of mutations says; empty if it says none."""
+    """Return the chain that the name of a column of mutations says; empty if it says none.
+
+    It may be the name of the chain alone, such as ``VH``.
+    """
     bare = simplified(name)
     for chain, pattern in _CHAIN_MUTATIONS.items():
-        if re.fullmatch(f"{_OWNER}{pattern}{_CHANGES}|{_CHANGES}(?:in|of|on)?{pattern}", bare):
+        if re.fullmatch(f"{_OWNER}{pattern}{_CHANGES}?|{_CHANGES}(?:in|of|on)?{pattern}", bare):
             return chain
     return ""
 

@@ -12,8 +12,14 @@ from typing import ClassVar, Literal, TypeAlias
 from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import Options, option
-from abag.embed.tables.chains import CHAIN_ROLES, KINDS, ChainPlaces, Kind
-from abag.embed.tables.columns import MUTATIONS, SEQUENCE_ROLES
+from abag.embed.tables.chains import (
+    CHAIN_ROLES,
+    KINDS,
+    MUTATIONS,
+    SEQUENCE_ROLES,
+    ChainPlaces,
+    Kind,
+)
 
 AntibodyRegion: TypeAlias = Literal["as-given", "fv"]
 BadRows: TypeAlias = Literal["error", "skip"]

@@ -23,9 +23,14 @@ from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
+    LIGHT_MUTATIONS,
     MISSING_TEXT,
+    MUTATION_PARTS,
+    MUTATIONS,
     PLURAL,
     RESIDUES,
+    ROLES_OF,
+    SEQUENCE_ROLES,
     Kind,
     find_domains,
     is_word,
@@ -34,11 +39,6 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    LIGHT_MUTATIONS,
-    MUTATION_PARTS,
-    MUTATIONS,
-    ROLES_OF,
-    SEQUENCE_ROLES,
     MissingColumn,
     column_option,
     list_columns,
@@ -83,7 +83,7 @@ from abag.embed.tables.numbering import (
     domain_types,
     find_types,
 )
-from abag.embed.tables.options import ReferenceOptions, TableOptions
+from abag.embed.tables.options import TableOptions
 from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 
 ANY = "sequence"
@@ -615,6 +615,15 @@ class References:
     """Antigen of every row, before its mutations."""
     remarks: tuple[str, ...] = ()
 
+    def constants(self) -> tuple[str, str]:
+        """Return the antigen and the parent of all rows as a run keeps them; empty without one.
+
+        Chains are separated by ``|``, as in a cell of a table.
+        """
+        antigen = parse_antigen(sequence_text(self.antigen)).chains if self.antigen else ()
+        parent = parse_antibody(sequence_text(self.parent)).chains if self.parent else ()
+        return "|".join(antigen), "|".join(parent)
+
     def text(self, role: str, cell: object) -> str:
         """Return the text of a sequence in a cell; `UnknownName` if it is a name without one."""
         if role not in self.by_name or self.names is None:
@@ -768,23 +777,6 @@ def with_references(table: Table, references: References) -> Table:
 
 
 # --- sequences of options -------------------------------------------------------------------------
-
-
-def constant_sequences(options: ReferenceOptions) -> dict[str, str | None]:
-    """Return the ``antigen`` and the ``parent`` of all rows, read from files and by their names.
-
-    Chains are separated by ``|``, as in a cell of a table; None for what is not given.
-    """
-    if options.antigen is None and options.parent is None:
-        return {"antigen": None, "parent": None}  # files of names may be large
-    names = load_names(options.sequences) if options.sequences else None
-    antigen = _constant(options.antigen, "--antigen", "antigen", names)
-    if antigen:
-        antigen = "|".join(parse_antigen(sequence_text(antigen)).chains)
-    parent = _constant(options.parent, "--parent", "antibody", names)
-    if parent:
-        parent = "|".join(parse_antibody(sequence_text(parent)).chains)
-    return {"antigen": antigen, "parent": parent}
 
 
 def _constant(

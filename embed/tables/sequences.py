@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,12 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
+    LIGHT_MUTATIONS,
     LONG_RUN,
+    MUTATION_PARTS,
+    MUTATIONS,
     NO_ANTIGEN,
     RESIDUES,
     STOP_CODON,
@@ -44,10 +48,7 @@ from abag.embed.tables.chains import (
     sequence_text,
 )
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
-    LIGHT_MUTATIONS,
-    MUTATION_PARTS,
-    MUTATIONS,
+    IS_MUTANT,
     MissingColumn,
     column_option,
     list_columns,
@@ -58,6 +59,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import (
     CDR_PAGE,
+    LINKER,
     OTHER_STATE,
     REGION,
     SHORT,
@@ -68,6 +70,7 @@ from abag.embed.tables.content import (
     domain_cells,
     holds_names,
     holds_nucleotides,
+    is_named_like_antibodies,
     is_peptide,
     is_sequence,
     matrix_columns,
@@ -81,13 +84,13 @@ from abag.embed.tables.content import (
 from abag.embed.tables.mutations import (
     BadMutation,
     columns_of_mutations,
+    holds_mutations,
     means_parent,
     mutate,
     of_chain,
     one_letter,
     propose_numbers,
 )
-from abag.embed.tables.notes import BadCell
 from abag.embed.tables.numbering import (
     HEAVY_TYPE,
     HISTIDINE_TAG,
@@ -124,10 +127,27 @@ _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 """Names of antigens such as BA.1 and IL-6, and no number."""
 _POSITION = re.compile(r"[HLK]?\d{1,3}[A-Z]?(\.\d)?")
 """A column of residues of one position."""
+_NEEDS_PARENT = (
+    "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
+)
 FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
+
+
+class BadCell(NamedTuple):
+    """Problem for which a row cannot be used."""
+
+    kind: Kind | Literal["label", ""]
+    reason: str
+    text: str
+    """Text of the cell."""
+    error: str
+    refusal: type[AbagError] = TableError
+    """Class of the error with which a table with such a row is refused."""
+    file: str = ""
+    """Name of the file, of several that are read as one table."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -577,7 +597,7 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
     used = [table.columns.get(role) or table.columns.get("antibody", "") for role in roles]
     if not all(used):
         return False
-    are_mutants = all(simplified(column).startswith("mut") for column in used)
+    are_mutants = all(IS_MUTANT.search(simplified(column)) for column in used)
     return are_mutants or OTHER_STATE.search(name) is not None
 
 
@@ -587,8 +607,10 @@ def _suggest_columns(table: Table, options: TableOptions) -> str:
     proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
     for name in table.names:
         content = "" if REGION.search(name) else role_by_content(table, name)
-        if content:
-            role = other if content == "antigen" else content
+        role = other if content == "antigen" else content
+        if role == "antigen" and is_named_like_antibodies(name):
+            role = "" if LINKER.search(name) else "antibody"
+        if role:
             proposals[role].append(column_option(role, name))
     heavy = _any_of(proposals["heavy"])
     light = _any_of(proposals["light"])
@@ -615,9 +637,13 @@ def _advise_without_sequences(table: Table, options: TableOptions) -> str:
         return "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
     mutations = columns_of_mutations(table)
     if mutations:
+        return f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
+    positions = filter(_POSITION.fullmatch, table.names)
+    residues = [name for name in positions if _holds_residues(table, name)]
+    if len(residues) >= WHOLE_DOMAIN:
         return (
-            f"Column {mutations[0]!r} holds mutations: give the antibody that they are of with "
-            "--parent SEQ or --parent FILE."
+            f"{quote_some(residues)} hold one residue each, as ANARCI numbers them: join those of "
+            "each chain, without gaps, into a column."
         )
     regions = region_columns(table)
     if regions:
@@ -628,13 +654,6 @@ def _advise_without_sequences(table: Table, options: TableOptions) -> str:
         return (
             f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
             f"column, for example {whole} ({CDR_PAGE})."
-        )
-    positions = filter(_POSITION.fullmatch, table.names)
-    residues = [name for name in positions if _holds_residues(table, name)]
-    if len(residues) >= WHOLE_DOMAIN:
-        return (
-            f"{quote_some(residues)} hold one residue each, as ANARCI numbers them: join those of "
-            "each chain, without gaps, into a column."
         )
     return (
         "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
@@ -762,20 +781,31 @@ def _refuse_antigen_names(
     if column.longest < SHORT and names:
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
-            f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
-            "sequence with --antigen SEQ; else add a column of sequences and name it with "
-            "--column antigen=NAME, or give a FASTA file or table of names and sequences with "
-            "--sequences FILE."
+            f"{quoted(names[0])}, not sequences.{_propose_antigens(table)} If all rows have the "
+            "same antigen, give its sequence with --antigen SEQ; else add a column of sequences "
+            "and name it with --column antigen=NAME, or give a FASTA file or table of names and "
+            "sequences with --sequences FILE."
         )
         if options.proposes_no_antigen:
             msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
         raise MissingColumn(msg)
 
 
+def _propose_antigens(table: Table) -> str:
+    """Name the unused columns that hold antigens, beside one of names; empty without one."""
+    unused = [name for name in unused_columns(table) if not is_named_like_antibodies(name)]
+    held = [name for name in antigen_candidates(table) if name in unused]
+    held = [name for name in held if role_by_content(table, name) == "antigen"]
+    if not held:
+        return ""
+    verb = "holds" if len(held) == 1 else "hold"
+    return f" {quote_some(held)} {verb} sequences: choose with --column antigen=NAME."
+
+
 def _refuse_names(
     column: ParsedColumn, table: Table, references: References, role: str = "antibody"
 ) -> None:
-    """Refuse a table whose column of antibodies, or of their chains, holds names."""
+    """Refuse a table whose column of antibodies, or of their chains, holds names or mutations."""
     if table.frame.index[0] or role in references.by_name:
         return
     names = names_as_residues(table, table.column(role))
@@ -784,8 +814,11 @@ def _refuse_names(
         names = column.bad_texts if are_names else []
         if len(names) < 2 or column.longest >= SHORT_DOMAIN:
             return
+    where = f"{table.source}: column {table.column(role)!r}"
+    if holds_mutations(table, table.column(role), with_wild=True):
+        msg = f"{where} holds mutations, {_NEEDS_PARENT}"
+        raise MissingColumn(msg)
     if max(map(len, names)) < SHORT:
-        where = f"{table.source}: column {table.column(role)!r}"
         msg = (
             f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
             "or table of names and sequences with --sequences FILE, or name the columns of "

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -27,9 +27,8 @@ from abag.core.errors import ColumnError, TableError
 from abag.core.frames import nested_columns, refuse_nested
 from abag.core.messages import counted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
-from abag.embed.tables.chains import CHAIN_ROLES, MISSING_TEXT, joined_list
+from abag.embed.tables.chains import ANTIBODY_ROLES, CHAIN_ROLES, MISSING_TEXT, joined_list
 from abag.embed.tables.columns import (
-    ANTIBODY_ROLES,
     UNNAMED,
     MissingColumn,
     find_columns,
@@ -54,7 +53,18 @@ _GROUPED = re.compile(
     "(?<![0-9.,])[0-9]{1,3}(?:[\u00a0\u2007\u2008\u2009\u200a\u202f][0-9]{3})+(?![0-9])"
 )
 """Digits in groups of three with a no-break or thin space between them."""
-
+_POINT = re.compile(r"[-+]?[0-9]*\.[0-9]*(e[-+]?[0-9]+)?", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(
+    r"[-+]?([0-9]{1,3}(\.[0-9]{3})+(,[0-9]+)?|[0-9]+,[0-9]+(e[-+]?[0-9]+)?)", re.IGNORECASE
+)
+_THOUSANDS_COMMA = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]+)?")
+_THOUSANDS_POINT = re.compile(r"[-+]?[1-9][0-9]{0,2}(\.[0-9]{3}){2,}")
+_REMOVE_MARKS: dict[str, Callable[[str], str]] = {
+    "decimals": lambda text: text.replace(".", "").replace(",", "."),
+    "thousands": lambda text: text.replace(",", ""),
+    "unclear": lambda text: "" if "." in text else text,
+}
+"""How numbers of a column are spelled without its marks, by the meaning of its commas."""
 
 SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 """Relations by their first character: on which side of a number the value lies."""
@@ -104,8 +114,37 @@ def read_texts(cells: pd.Series) -> pd.Series:
     return texts.mask(texts.isin(MISSING_TEXT), "")
 
 
+def meaning_of_commas(cells: pd.Series) -> Literal["", "decimals", "thousands", "unclear"]:
+    """Tell what the commas in a column of numbers are before; empty if it has none.
+
+    Cells such as ``0,5`` and ``1.234,5``, or ``1,234.5`` and ``1,234,567``, tell it for the others.
+    Points between thousands, as in ``1.234.567``, are unclear beside ``1.234``.
+    """
+    texts = [_without_relation(cell) for cell in cells.tolist() if isinstance(cell, str)]
+    marked = [text for text in texts if "," in text or text.count(".") > 1]
+    if not marked:
+        return ""
+    decimals = [*map(_DECIMAL_COMMA.fullmatch, marked)]
+    thousands = [*map(_THOUSANDS_COMMA.fullmatch, marked)]
+    has_points = any("." in text and _POINT.fullmatch(text) for text in texts)
+    if all(decimals) and not all(thousands) and not has_points:
+        return "decimals"
+    if all(thousands) and not all(decimals):
+        return "thousands"
+    return "unclear" if any(map(_THOUSANDS_POINT.fullmatch, marked)) else ""
+
+
+def _without_relation(cell: str) -> str:
+    text = plain_number(cell)
+    relation = _BOUND.match(text)
+    return text[relation.end() :].strip() if relation else text.strip()
+
+
 def read_numbers(cells: pd.Series) -> Floats:
-    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one.
+
+    Commas are read where the column tells what they mean (`meaning_of_commas`).
+    """
     plain = _read_plain_numbers(cells)
     if plain is not None:
         return plain
@@ -120,6 +159,8 @@ def read_numbers(cells: pd.Series) -> Floats:
         cells = cells.astype(object)
         cells = cells.where(cells.map(is_number).astype(bool))
         cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
+        if remove_marks := _REMOVE_MARKS.get(meaning_of_commas(cells)):
+            cells = cells.map(lambda cell: remove_marks(cell) if isinstance(cell, str) else cell)
     return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
 
 
@@ -158,6 +199,8 @@ _NO_BINDING = frozenset(
     "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
+_MOST_MARKS = 2
+"""Words of a column of labels for pairs that have none."""
 OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
 TableLike: TypeAlias = OneTable | Sequence[OneTable]
@@ -182,12 +225,17 @@ def says_no_binding(cell: object) -> bool:
 
 
 def holds_labels(cells: pd.Series) -> bool:
-    """Tell whether at least half of the filled cells are numbers, bounds or say no binding."""
+    """Tell whether at least half of the filled cells are numbers, bounds or say no binding.
+
+    Or fewer, if the others are one or two words, such as ``-`` and ``NT`` for pairs not tested.
+    """
     filled = cells.dropna().tolist()
-    labels = 0
+    others = list[str]()
     for text in filled:
-        labels += says_no_binding(text) or _NUMBER.fullmatch(plain_number(text)) is not None
-    return 0 < len(filled) <= 2 * labels
+        if not (says_no_binding(text) or _NUMBER.fullmatch(plain_number(text))):
+            others.append(text)
+    labels = len(filled) - len(others)
+    return labels > 0 and (len(filled) <= 2 * labels or len({*others}) <= _MOST_MARKS)
 
 
 class NoRows(TableError):

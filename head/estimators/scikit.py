@@ -39,8 +39,8 @@ from abag.embed.embed import embed_like_folders
 from abag.embed.export import vector_names
 from abag.embed.store.shard import ADAPTER_FOLDER
 from abag.embed.store.store import Store, as_store, folder_with
-from abag.embed.tables.chains import CHAIN_ROLES
-from abag.embed.tables.columns import TEXT_ROLES, with_found
+from abag.embed.tables.chains import CHAIN_ROLES, TEXT_ROLES
+from abag.embed.tables.columns import with_found
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs, table_of
 from abag.head.fit import fit_predictor
@@ -48,10 +48,8 @@ from abag.head.labels.column import decide_label
 from abag.head.labels.features import read_features
 from abag.head.labels.headers import read_header
 from abag.head.labels.labelled_pairs import (
-    columns_beside,
     label_pairs,
     with_feature_columns,
-    with_logliks,
 )
 from abag.head.labels.options import LabelOptions, SplitOptions, named_beside
 from abag.head.models.config import FitConfig
@@ -332,8 +330,7 @@ def labelled(
         named.append((name, "weight"))
     bare = replace(table, frame=frame, columns={"pkd": label}, ties={})
     bare = replace(bare, labels=(decide_label(bare, chosen, named=named),))
-    bare, beside = with_logliks(bare, columns_beside(bare), folders or {})
-    return label_pairs(bare, beside=beside)
+    return label_pairs(bare, folders=lambda: folders or {})
 
 
 def _of_weight(X: pd.DataFrame, y: ArrayLike, weight: ArrayLike) -> tuple[pd.DataFrame, Any, Any]:
@@ -453,7 +450,8 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
                 if folder.info.get("adapter"):
                     adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
-                layout = layout_of_run(config, pairs.reading, table.columns)
+                constants = table.files[0].references.constants()
+                layout = layout_of_run(config, pairs.reading, table.columns, constants)
                 inputs = RunInputs(pairs, store, vectors, layout, config)
                 at = Path(scratch)
                 regimes = fit_predictor(inputs, at / "run", at / "predictor")

@@ -1,9 +1,10 @@
 """What a run shows beside its scores: how well strong binders are found, and what limits scores.
 
 Strong binders have precision and recall, cut-offs, and the probability p_strong. Recall alone can
-be had by calling every pair strong: it stands beside precision and prevalence everywhere. A cut-off
-on the prediction that reaches a wanted precision or recall does so by chance on the pairs that it
-was chosen on: beside it stands what is expected of new pairs, or what it reaches in another table.
+be had by calling every pair strong: it stands beside precision and prevalence everywhere. Of many
+cut-offs on the prediction, one reaches a wanted precision or recall by chance on the pairs that
+choose it. So it is chosen by what is expected of new pairs, which stands beside it, or what it
+reaches in another table; where as much is not expected of any, there is none.
 
 Of a censored pair it is often known whether it is strong; where it is not, the pair is left out.
 R pairs.
@@ -12,8 +13,8 @@ Summaries are JSON. Each regime has ``n`` pairs that are known to be strong or n
 ``strong``, their ``prevalence``, what the threshold itself picks (``at_threshold``),
 ``average_precision``, a ``curve`` of recall and precision by falling cut-off, ``cutoffs`` for each
 wanted recall or precision with what they reach on pairs that did not choose them (``tried``), or
-what is expected of new pairs, the number that
-p_strong has ``expected``, and its ``calibration`` in bins.
+what is expected of new pairs with a 95 % ``interval`` of what is wanted, the number that p_strong
+has ``expected``, and its ``calibration`` in bins.
 
 The table of regimes has a row of text per regime, and in its columns what its score holds.
 
@@ -30,6 +31,7 @@ Pairs of one fold are compared with each other, for the reason that `scores` giv
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -69,6 +71,11 @@ BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 """Edges of p_strong."""
 EXPECTED_PAIRS = 20
 """Pairs as which probabilities count beside picked or strong ones (benchmarks/bench_strong.py)."""
+TELLING = {"precision": 1 / 2, "recall": 1 / 3}
+"""Share of the pairs that tells how sure an expected precision or recall is: folds learn from each
+other, and a cut-off picks more of what all pairs predict (benchmarks/bench_strong.py)."""
+SURE = 1.96
+"""Half the width of a 95 % interval, in standard deviations."""
 FEW_OF_CLASS = 20
 """Pairs of a class below which a warning says so."""
 POINTS = 100
@@ -103,10 +110,13 @@ def score_strong(
         of classes, the highest one is looked for. Cut-offs are values of the quantity.
     """
     direction = 1 if quantity.classes else quantity.sign
+    decide = partial(
+        _decided, threshold=threshold, direction=direction, is_binary=quantity.is_binary
+    )
     summaries = []
     for regime in regimes:
         name = regime["regime"]
-        rows = _decided(tested[tested["regime"] == name], threshold, direction)
+        rows = decide(tested[tested["regime"] == name])
         if not len(rows):
             continue
         others = None
@@ -114,15 +124,8 @@ def score_strong(
             rows_of_run, scores = chosen_on
             shown = {score["regime"]: Shown(0, largest_rmse(score)) for score in scores}
             _, used = applicable(REGIMES[name], shown)
-            others = _decided(rows_of_run[rows_of_run["regime"] == used], threshold, direction)
-        summary = _score(
-            rows,
-            others,
-            name,
-            regime["words"],
-            direction * threshold,
-            is_binary=quantity.is_binary,
-        )
+            others = decide(rows_of_run[rows_of_run["regime"] == used])
+        summary = _score(rows, others, name, regime["words"], direction * threshold)
         for pick in (summary["at_threshold"], *summary["cutoffs"]):
             if pick["cutoff"] is not None:
                 pick["cutoff"] *= direction
@@ -130,16 +133,28 @@ def score_strong(
     return {"threshold": threshold, "regimes": summaries}
 
 
-def _decided(rows: pd.DataFrame, threshold: float, direction: int) -> pd.DataFrame:
-    """Return the rows that are known to be strong or not, with values of which higher is better."""
+def _decided(
+    rows: pd.DataFrame, *, threshold: float, direction: int, is_binary: bool
+) -> pd.DataFrame:
+    """Return the rows that are known to be strong or not, and p_strong of each.
+
+    Of their values, higher ones are better.
+    """
     threshold = direction * threshold
     values = ("pkd", "pkd_predicted", "censored")
     rows = rows.assign(**{name: direction * rows[name] for name in values})
     below = (rows["censored"] < 0) & (rows["pkd"] <= threshold)
     above = (rows["censored"] > 0) & (rows["pkd"] >= threshold)
     decided = rows[(rows["censored"] == 0) | below | above]
+    if is_binary:
+        p = decided["pkd_predicted"]
+    elif PROBABILITY in decided:
+        p = decided[PROBABILITY]
+    else:
+        p = ndtr((decided["pkd_predicted"] - threshold) / decided["sigma"])
     # a bound of <9 is weak, also for a threshold of 9
-    return decided.assign(strong=(decided["pkd"] >= threshold) & (decided["censored"] >= 0))
+    strong = (decided["pkd"] >= threshold) & (decided["censored"] >= 0)
+    return decided.assign(strong=strong, p_strong=p)
 
 
 def _score(
@@ -148,17 +163,10 @@ def _score(
     regime: str,
     words: str,
     threshold: float,
-    *,
-    is_binary: bool,
 ) -> dict[str, Any]:
     strong = rows["strong"].to_numpy(bool)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    if is_binary:
-        p = predicted
-    elif PROBABILITY in rows:
-        p = rows[PROBABILITY].to_numpy(float)
-    else:
-        p = ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
+    p = rows["p_strong"].to_numpy(float)
     weight = weights_in(rows)
     recall, precision, _ = _curve(strong, predicted, weight)
     step = max(1, len(recall) // POINTS)
@@ -171,7 +179,7 @@ def _score(
         "at_threshold": _pick(strong, predicted >= threshold, threshold, weight),
         "average_precision": average_precision(strong, predicted, weight),
         "curve": np.stack([recall, precision], axis=1)[::step].tolist(),
-        "cutoffs": [_try_cutoff(rows, p, others, wanted, level) for wanted, level in WANTED],
+        "cutoffs": [_try_cutoff(rows, others, wanted, level) for wanted, level in WANTED],
         "expected": float(p.sum()),
         "calibration": _calibration(strong, p, weight),
     }
@@ -190,42 +198,63 @@ def _curve(strong: Bools, predicted: Floats, weight: Floats) -> tuple[Floats, Fl
     return hits / hits[-1], hits / picked, cutoff
 
 
-def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
+def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> dict[str, Any]:
+    """Choose the cut-off that is expected to reach a level on new pairs; say what is expected.
+
+    What the pairs show that choose a cut-off is too good where few are picked, so that it counts
+    beside what their probabilities expect of `EXPECTED_PAIRS` others.
+    """
     strong = rows["strong"].to_numpy(bool)
+    none = {"cutoff": None, "precision": None, "recall": None, "interval": None}
+    if not strong.any():
+        return none
+    weight = weights_in(rows)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    recall, precision, cutoff = _curve(strong, predicted, weights_in(rows))
-    if wanted == "recall":  # rises as the cut-off falls: the first is the most precise
-        reached = cutoff[recall >= level][:1]
-    else:  # the last finds the most
-        reached = cutoff[precision >= level][-1:]
-    return float(reached[0]) if len(reached) else None
+    hits, picked, cutoff = hits_by_cutoff(strong, predicted, weight)
+    expected, _, _ = hits_by_cutoff(rows["p_strong"].to_numpy(float), predicted, weight)
+    counted = {"precision": picked, "recall": np.full(len(hits), hits[-1])}
+    of_others = {"precision": expected / picked, "recall": expected / expected[-1]}
+    rates = {
+        name: (hits + EXPECTED_PAIRS * of_others[name]) / (number + EXPECTED_PAIRS)
+        for name, number in counted.items()
+    }
+    reached = np.flatnonzero(rates[wanted] >= level)
+    if not len(reached):
+        return none
+    # recall rises as the cut-off falls: the first is the most precise; else the last finds the most
+    at = reached[0 if wanted == "recall" else -1]
+    # pairs of a group, and repeats of a pair, tell as much as fewer
+    independent = effective_groups(rows["group"].to_numpy(), weight) / weight.sum()
+    telling = TELLING[wanted] * (independent * counted[wanted][at] + EXPECTED_PAIRS)
+    return {
+        "cutoff": float(cutoff[at]),
+        "precision": float(rates["precision"][at]),
+        "recall": float(rates["recall"][at]),
+        "interval": _interval_of_share(float(rates[wanted][at]), float(telling)),
+    }
+
+
+def _interval_of_share(share: float, number: float) -> list[float]:
+    """Return Wilson's 95 % interval of a share of so many pairs."""
+    less = SURE**2 / number
+    middle = (share + less / 2) / (1 + less)
+    half = np.sqrt(less * share * (1 - share) + (less / 2) ** 2) / (1 + less)
+    return [float(middle - half), float(middle + half)]
 
 
 def _try_cutoff(
-    rows: pd.DataFrame, p: Floats, others: pd.DataFrame | None, wanted: str, level: float
+    rows: pd.DataFrame, others: pd.DataFrame | None, wanted: str, level: float
 ) -> dict[str, Any]:
-    """Choose a cut-off, and try it on pairs that did not choose it; else say what to expect.
-
-    What the pairs show that chose a cut-off is too good where few are picked, so that it counts
-    beside what their probabilities, (R,), expect of `EXPECTED_PAIRS` others.
-    """
+    """Choose a cut-off, and try it on pairs that did not choose it; else say what to expect."""
     chosen = _choose_cutoff(rows if others is None else others, wanted, level)
-    strong = rows["strong"].to_numpy(bool)
-    weight = weights_in(rows)
-    is_picked = np.zeros(len(rows), bool)  # none where no cut-off reaches the level
-    if chosen is not None:
-        is_picked = rows["pkd_predicted"].to_numpy(float) >= chosen
-    found = _pick(strong, is_picked, chosen, weight)
-    if others is None and is_picked.any():
-        hits = float((p * weight)[is_picked].sum())
-        expected = {
-            "precision": hits / float(weight[is_picked].sum()),
-            "recall": hits / float(p @ weight),
-        }
-        sizes = {"precision": found["picked"], "recall": int(strong.sum())}
-        for name, of_others in expected.items():
-            total = found[name] * sizes[name] + of_others * EXPECTED_PAIRS
-            found[name] = float(total / (sizes[name] + EXPECTED_PAIRS))
+    is_picked = np.zeros(len(rows), bool)  # none where no cut-off is expected to reach the level
+    if chosen["cutoff"] is not None:
+        is_picked = rows["pkd_predicted"].to_numpy(float) >= chosen["cutoff"]
+    found = _pick(rows["strong"].to_numpy(bool), is_picked, chosen["cutoff"], weights_in(rows))
+    if others is None:
+        found |= chosen
+    else:
+        found["interval"] = None
     return {"wanted": wanted, "level": level, "tried": others is not None, **found}
 
 
@@ -281,7 +310,10 @@ def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[st
     if any(cut["tried"] for regime in regimes for cut in regime["cutoffs"]):
         lines.append("Cut-offs are those of the run; precision and recall are of these pairs.")
     elif regimes:
-        lines.append("Precision and recall of chosen cut-offs are those expected of new pairs.")
+        lines += [
+            "Precision and recall of chosen cut-offs are those expected of new pairs, with",
+            "95 % intervals of what is wanted; -: no cut-off is expected to reach it.",
+        ]
     return lines
 
 
@@ -313,7 +345,9 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
         for cut in regime["cutoffs"]:
             cells = _pick_cells(cut, quantity)
             at = -2 if cut["wanted"] == "precision" else -1
-            cells[at] = cells[at] and f"{cells[at]}{_missed(cut)}"
+            if cells[at] is not None:
+                found = with_interval(cut[cut["wanted"]], cut["interval"], "{:.0%}".format)
+                cells[at] = f"{found}{_missed(cut)}"
             rows.append([f"a {cut['wanted']} of {cut['level']:.0%}", *cells])
         bins = []
         for bin_ in regime["calibration"]:
@@ -343,7 +377,7 @@ Cell: TypeAlias = Callable[[Mapping[str, Any]], str]
 """Lays out what a column shows of the score of a regime."""
 
 
-class Column(NamedTuple):
+class ShownColumn(NamedTuple):
     """Describe a column of the table of regimes."""
 
     label: str
@@ -356,19 +390,19 @@ class Column(NamedTuple):
 
 LAST_DECIDING = "pairs"
 """The columns up to this one say whether a head is worth using."""
-BEST_BASELINE = Column(
+BEST_BASELINE = ShownColumn(
     "best baseline",
     "The baseline with the smallest error.",
     lambda regime: str(regime["best_baseline"]).replace("_", " "),
 )
-GROUPS = Column(
+GROUPS = ShownColumn(
     "groups",
     "Effective number of independent groups of these pairs.",
     lambda regime: f"{regime['groups']:,.0f}",
 )
 
 
-def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[Column]:
+def columns(quantity: Quantity, kinds: Collection[Kind] = KINDS) -> list[ShownColumn]:
     """Return the columns of the table of regimes, after the regime itself; what decides is first.
 
     Those that compare sides within each other are left out where pairs have one of the `kinds`.
@@ -398,40 +432,40 @@ def describe_regimes(
     return rows
 
 
-def _columns_of_numbers(quantity: Quantity) -> list[Column]:
+def _columns_of_numbers(quantity: Quantity) -> list[ShownColumn]:
     show = quantity.show
     return [
-        Column(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
-        Column(
+        ShownColumn(f"RMSE ({quantity})", METRICS["rmse"].meaning, _value("rmse", show)),
+        ShownColumn(
             f"RMSE of mean ({quantity})", "RMSE of predicting the mean of the training labels.",
             _value("rmse_of_mean", show),
         ),
-        Column(
+        ShownColumn(
             f"RMSE of best baseline ({quantity})",
             "RMSE of the baseline with the smallest error, which is chosen after the fact.",
             _value("rmse_of_best", show),
         ),
-        Column(
+        ShownColumn(
             "Spearman", "Rank correlation of predicted and measured values, averaged over folds by "
             "their pairs. 1 is perfect, 0 is chance.", _claim("spearman"),
         ),
-        Column(
+        ShownColumn(
             "Spearman within antigen", "Rank correlation of the antibodies of one antigen, "
             "averaged over antigens and folds by their pairs; small ones are pooled. 1 is perfect, "
             "0 is chance.", _claim("spearman_within_antigen"), of_both=True,
         ),
-        Column("pairs", "Different pairs that were tested.", _pairs),
+        ShownColumn("pairs", "Different pairs that were tested.", _pairs),
         BEST_BASELINE,
-        Column(
+        ShownColumn(
             "Spearman within antibody", "Rank correlation of the antigens of one antibody, "
             "averaged over antibodies and folds by their pairs; small ones are pooled. 1 is "
             "perfect, 0 is chance.", _claim("spearman_within_antibody"), of_both=True,
         ),
-        Column(
+        ShownColumn(
             "R2", "As scikit-learn's r2_score of all test pairs: 1 is perfect, below 0 the mean of "
             "the test pairs would be better.", _value("r2", two_digits),
         ),
-        Column(
+        ShownColumn(
             "90 % coverage", "Share of the labels within the 90 % intervals of sigma.",
             _value("coverage", "{:.0%}".format),
         ),
@@ -439,43 +473,43 @@ def _columns_of_numbers(quantity: Quantity) -> list[Column]:
     ]  # fmt: skip
 
 
-def _columns_of_classes(quantity: Quantity) -> list[Column]:
+def _columns_of_classes(quantity: Quantity) -> list[ShownColumn]:
     error = quantity.squared_error
     predicted = "probability" if quantity.is_binary else "expected number of the class"
     positive = quantity.named(-1)
     return [
-        Column(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
-        Column(
+        ShownColumn(error, f"Mean squared error of the {predicted}.", _value("rmse", _squared)),
+        ShownColumn(
             f"{error} of prevalence", "The same of the frequency of the class in training.",
             _value("rmse_of_mean", _squared),
         ),
-        Column(
+        ShownColumn(
             f"{error} of best baseline", "The same of the best baseline, chosen after the fact.",
             _value("rmse_of_best", _squared),
         ),
-        Column(
+        ShownColumn(
             "average precision", f"Mean share of {positive} among the first pairs, at each of "
             "them; chance is the prevalence.", _claim_of_classes("average_precision"),
         ),
-        Column(
+        ShownColumn(
             "AUC within antigen", "Share of two pairs of one antigen and different classes that "
             "are in the right order. 0.5 is chance.", _claim_of_classes("auc_within_antigen"),
             of_both=True,
         ),
-        Column(
+        ShownColumn(
             "pairs", f"Different pairs that were tested, and how many are {positive}.",
             lambda regime: f"{regime['n']:,} ({regime['classes']['positives']:,})",
         ),
         BEST_BASELINE,
-        Column(
+        ShownColumn(
             "AUC within antibody", "The same of the antigens of one antibody. 0.5 is chance.",
             _claim_of_classes("auc_within_antibody"), of_both=True,
         ),
-        Column(
+        ShownColumn(
             "AUC", "Area under the ROC curve: of all pairs of one fold. 0.5 is chance.",
             _claim_of_classes("auc"),
         ),
-        Column(
+        ShownColumn(
             "log loss", "Mean of minus the logarithm of the probability of the class, in nats.",
             lambda regime: with_interval(regime["classes"]["log_loss"], None, _three_digits),
         ),
@@ -517,6 +551,11 @@ WIDE = 100.0
 """Ratio of the largest label to the median from which logarithms are proposed."""
 EXPLAINED_SHARE = 0.5
 """Share of the variance from which a label is said to follow from the antigen or assay alone."""
+
+
+FAR = 2.0
+"""A label is far from the others at this multiple of their range."""
+FEWEST_BESIDE_FAR = 10  # different labels, below which none is far
 
 
 def warnings(pairs: LabelledPairs, measured: Sequence[MeasuredRegime]) -> list[str]:
@@ -590,7 +629,7 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
     if quantity.classes:
         lines = _problems_of_classes(pairs, summary["conflicting_pairs"])
     else:
-        lines = _repeated_label(pkd, summary["commonest"], pairs)
+        lines = _repeated_label(pkd, summary["commonest"], pairs) or _far_label(pkd, pairs)
         lines += _implausible_labels(summary, pairs.reading)
         if not quantity.affinity and not quantity.is_log:
             lines += _wide_scale(pkd, quantity)
@@ -674,6 +713,28 @@ def _repeated_label(
     if sign * value == (sign * pkd).max():
         return [f"{start}, a ceiling: {limit} mark them in a column censored."]
     return [f"{start}, neither the lowest nor the highest: check whether it is a default value."]
+
+
+def _far_label(pkd: Floats, pairs: LabelledPairs) -> list[str]:
+    """Say if the lowest or highest label is much farther from all others than these are apart."""
+    values = np.unique(pkd)
+    if len(values) < FEWEST_BESIDE_FAR:
+        return []
+    show = pairs.quantity.show
+    for which, value, others in (
+        ("highest", values[-1], values[:-1]),
+        ("lowest", values[0], values[1:]),
+    ):
+        if np.abs(others - value).min() <= FAR * np.ptp(others):
+            continue
+        n = int((pkd == value).sum())
+        return [
+            f"The {which} label, {show(float(value))} {pairs.quantity}{_as_written(pairs, value)}, "
+            f"that of {n:,} of {len(pkd):,}, is far from all others, {show(float(others[0]))} to "
+            f"{show(float(others[-1]))}, and decides the errors: correct it or, if it is a limit, "
+            "mark it in a column censored."
+        ]
+    return []
 
 
 def _as_written(pairs: LabelledPairs, value: float) -> str:
@@ -784,6 +845,9 @@ def add_classes(
         scores["log_loss_of_mean"] = float(np.average(of_mean, weights=weight))
         scores["log_loss_gain"] = gain._asdict()
     score["classes"] = scores
+    for name, interval in score["intervals"].items():
+        if name.startswith("rmse") and interval is not None:  # no error is larger than all classes
+            score["intervals"][name] = [min(float(end), len(classes) - 1) for end in interval]
 
 
 def log_losses(level: Floats, probability: Floats) -> Floats:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ from abag.core.errors import LabelError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.formats import cell_text
+from abag.embed.tables.table import says_no_binding
 from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
 
 if TYPE_CHECKING:
@@ -33,8 +35,15 @@ if TYPE_CHECKING:
 
 BINARY: Label = "binary"
 ORDERED: Label = "classes"
-_WORDS = (
+_ANSWERS = (
     ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-", "+"),
+    # also as Excel writes TRUE and FALSE
+    ("nein", "ja"), ("falsch", "wahr"), ("faux", "vrai"), ("falso", "verdadero"), ("falso", "vero"),
+    ("onwaar", "waar"),
+)  # fmt: skip
+"""Words for no and yes to what the name of their column says."""
+_WORDS = (
+    *_ANSWERS,
     ("non-binder", "binder"), ("non-binding", "binding"), ("not binding", "binding"),
     ("non-binders", "binders"), ("no binder", "binder"), ("no binding", "binding"),
     ("not a binder", "binder"), ("does not bind", "binds"), ("not bound", "bound"),
@@ -66,8 +75,7 @@ _NAMES = frozenset("label labels class target outcome y response binary isbinder
 """Names of columns of classes, without signs."""
 _LAST_WORDS = frozenset("label labels class binary call".split())
 """Last words of such names."""
-_OF_ANYTHING = frozenset("no yes n y false true f t 0 1 - +".split())
-"""Words for no and yes to what the name of their column says."""
+_OF_ANYTHING = frozenset(chain.from_iterable(_ANSWERS))
 MOST_CLASSES = 20
 _STRAY = 10
 """Cells for each one that is no class in a column of words for yes and no, at least."""
@@ -173,6 +181,27 @@ def _better_class(name: str, classes: tuple[str, ...]) -> Better:
         if is_unwanted != (affirmed != words):
             return "lower" if better == "higher" else "higher"
     return better
+
+
+def says_class(cell: object) -> bool:
+    """Tell whether a cell is a truth value or a word for a class, not a measurement."""
+    if isinstance(cell, bool | np.bool_):
+        return True
+    return isinstance(cell, str) and (re.search("[0-9]", cell) is None or says_no_binding(cell))
+
+
+def refuse_two_values(raw: Floats, where: str, what: str) -> None:
+    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
+    numbers = raw[np.isfinite(raw)]
+    distinct = np.unique(numbers)
+    if len(distinct) == 2 and len(numbers) > 2:
+        low, high = distinct
+        msg = (
+            f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
+            f"{what}; expected more than two different numbers. Choose a column of measurements "
+            f"with --column label=NAME, or learn classes with --label binary --positive {high:g}."
+        )
+        raise LabelError(msg)
 
 
 def has_classes(table: Table, name: str, options: LabelOptions) -> bool:

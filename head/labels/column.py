@@ -15,19 +15,17 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
 from abag.core.options import parse
-from abag.core.units import NO_AFFINITIES, UNITS
-from abag.embed.tables.chains import MISSING_TEXT
+from abag.embed.tables.chains import TEXT_ROLES
 from abag.embed.tables.columns import (
-    TEXT_ROLES,
     UNNAMED,
     MissingColumn,
     column_option,
@@ -38,7 +36,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import SIDES, SIGN_OF_WORDS, read_bounds, read_texts, says_no_binding
+from abag.embed.tables.table import read_bounds, read_texts
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -46,18 +44,23 @@ from abag.head.labels.classes import (
     holds_classes,
     is_named_like_classes,
     refuse_other_cells,
-    says_yes_or_no,
+    refuse_two_values,
+    says_class,
     spelled,
     unit_of,
 )
-from abag.head.labels.features import ColumnBeside
+from abag.head.labels.features import (
+    NO_DESCRIPTION,
+    ColumnBeside,
+    Describing,
+    find_describing,
+    unit_of_cells,
+)
 from abag.head.labels.headers import (
     ALPHASEQ_UNIT,
     ALPHASEQ_WORDS,
     CAMEL,
-    LONGEST_NAME,
     PKD,
-    PROBABILITY,
     SCAN_MEASURED,
     USUAL_PKD,
     Header,
@@ -65,9 +68,12 @@ from abag.head.labels.headers import (
     outside,
     plain_text,
     read_header,
+    to_pkd,
     written_by,
 )
 from abag.head.labels.options import (
+    NO_AFFINITIES,
+    UNITS,
     BesideRole,
     Label,
     LabelOptions,
@@ -121,26 +127,12 @@ _SUMMARIES = frozenset(
 MOST_UNUSUAL = 0.05
 """Share of numbers outside the usual range of pKd that a matrix of pKd may have."""
 _YEARS = (1900, 2100)
-_FIRST_ROWS = 50
-_FLAG = re.compile("censor|exclu|outlier|flag|saturat|invalid|discard|reject|detectionlimit|qcpass")
-_FLAG_WORDS = frozenset("lod loq lloq uloq bdl blq qc omit ignore fail failed pass passed".split())
-"""What columns are called that say which labels are bounds, or which rows are not to be used."""
-_PLAIN = re.compile(r"[-+.]?\d")
-_RELATION = re.compile("[<>=~≤≥]+")
-_LOGARITHMS = frozenset("pkd pkds pki pic50 pec50 pchembl log log10 logkd".split())
-_QUANTITIES = frozenset(
-    "kd kds ki ka kon koff ic50 ic80 ic90 ec50 ac50 ed50 dg ddg tm tagg titer titre expression "
-    "yield mfi elisa".split()
-)
-"""Words of columns by which one describes another, the logarithms apart."""
-_LOGARITHM = re.compile(
-    r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|%|percent|pct|temperature|\btm"
-)
-_LINEAR = re.compile("%|cal|kj|°|celsius|kelvin")
 FEWEST_FOR_SCALE = 10
 """Fewer values do not show how they are distributed."""
 DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
+ROUNDED_PKD = 0.02
+"""Largest distance of affinities that are written in two units, from rounding."""
 
 
 RATES = ("ka", "kd")
@@ -149,27 +141,6 @@ RATES = ("ka", "kd")
 
 class UnclearLabel(MissingColumn):
     """No column is the label for sure, but some may be."""
-
-
-def says_class(cell: object) -> bool:
-    """Tell whether a cell is a truth value or a word for a class, not a measurement."""
-    if isinstance(cell, bool | np.bool_):
-        return True
-    return isinstance(cell, str) and (re.search("[0-9]", cell) is None or says_no_binding(cell))
-
-
-def refuse_two_values(raw: Floats, where: str, what: str) -> None:
-    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
-    numbers = raw[np.isfinite(raw)]
-    distinct = np.unique(numbers)
-    if len(distinct) == 2 and len(numbers) > 2:
-        low, high = distinct
-        msg = (
-            f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
-            f"{what}; expected more than two different numbers. Choose a column of measurements "
-            f"with --column label=NAME, or learn classes with --label binary --positive {high:g}."
-        )
-        raise LabelError(msg)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,9 +179,29 @@ class Column:
         return self.table.frame[self.name].dropna()
 
     @cached_property
+    def bounds(self) -> tuple[Floats, NDArray[np.int8]]:
+        """The numbers of the cells, (R,), NaN for others, and on which side of them values lie."""
+        return read_bounds(self.table.frame[self.name])
+
+    @property
     def numbers(self) -> Floats:
         """The numbers of the cells, bounds included, (R,); NaN for others."""
-        return read_bounds(self.table.frame[self.name])[0]
+        return self.bounds[0]
+
+    def repeats(self, other: Column) -> bool:
+        """Tell whether it has the affinities of another column in the unit that its name states."""
+        if self.header.units[0] == other.header.units[0]:
+            return False
+        (pkd, side), (other_pkd, other_side) = self._as_pkd(), other._as_pkd()
+        number = np.isfinite(pkd)
+        is_same = np.isclose(pkd, other_pkd, rtol=0, atol=ROUNDED_PKD) & (side == other_side)
+        words, other_words = (read_texts(c.table.frame[c.name])[~number] for c in (self, other))
+        return bool(number.any() and is_same[number].all() and (words == other_words).all())
+
+    def _as_pkd(self) -> tuple[Floats, NDArray[np.int8]]:
+        unit = self.header.units[0]
+        numbers, side = self.bounds
+        return to_pkd(numbers, unit), side if UNITS[unit].stronger == "higher" else -side
 
     @property
     def holds_numbers(self) -> bool:
@@ -301,8 +292,8 @@ class Column:
         if header.units:
             unit = header.units[0]
             return f"{self.name!r} is named like {unit}: use {self.in_unit(unit)}."
-        units = _describing(self.table, self.name).units
-        stated = _unit_of_cells(self, units[0]) if len(units) == 1 else None
+        units = find_describing(self.table, self.name).units
+        stated = unit_of_cells(self.table, units[0], self.name) if len(units) == 1 else None
         if stated is not None:
             return f"{self.name!r} is {stated} by column {units[0]!r}: use {self.in_unit(stated)}."
         return self.proposal("." if header.affinity else _IF_NO_AFFINITY)
@@ -317,6 +308,21 @@ _IF_NO_AFFINITY = " (value --better higher: if it is no affinity)."
 
 def _likely_first(columns: Iterable[Column]) -> list[Column]:
     return sorted(columns, key=lambda column: column.improbability)
+
+
+def _without_copies(columns: Sequence[Column]) -> list[Column]:
+    """Leave out columns without a cell, and those that repeat another in a further unit.
+
+    Of several that hold the same affinities, the one of most different values is kept.
+    """
+    if len(columns) < 2:
+        return [*columns]
+    filled = [column for column in columns if len(column.filled)] or columns
+    kept = list[Column]()
+    for column in sorted(filled, key=lambda column: -len(np.unique(column.numbers))):
+        if not any(column.repeats(other) for other in kept):
+            kept.append(column)
+    return [column for column in columns if column in kept]
 
 
 def _names(columns: Iterable[Column]) -> list[str]:
@@ -467,10 +473,13 @@ class Columns:
         raise UnclearLabel(msg)
 
     def _advise_value(self) -> str:
-        """Say how a column of numbers is read whose name says nothing; empty without one."""
+        """Say how a column is read whose name says nothing: of numbers, or of yes and no."""
         names = _names(self.numbers)
         if not names or self.numbers[0].is_beside_labels:
-            return ""
+            varied = [column for column in self.free if column.filled.nunique() > 1]
+            of_two = [column for column in varied if holds_classes(self.table, column.name)]
+            choices = " or ".join(column_option("label", column.name) for column in of_two)
+            return f", or a label of yes and no with {choices} --label binary" if of_two else ""
         named = column_option("label", names[0])
         listed = f"; columns of numbers, likely labels first: {quote_some(names)}"
         return (
@@ -486,7 +495,7 @@ class Columns:
             if header.sure and header.units and (label is None or label in header.units):
                 stated.append(column)
         first = min((column.header.order for column in stated), default=0)
-        best = _names(column for column in stated if column.header.order == first)
+        best = _names(_without_copies([c for c in stated if c.header.order == first]))
         if len(best) == 1:
             return best[0]
         if len(best) > 1 and first < 2:
@@ -693,7 +702,7 @@ def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
         column.refuse(
             f"is in {written}; expected {quantity.unit}, as in the run. Convert it, and name it so."
         )
-    return _as_it_is(column.name, AS_IN_THE_RUN, quantity)
+    return as_it_is(column.name, AS_IN_THE_RUN, quantity)
 
 
 def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
@@ -732,16 +741,10 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
     quantity = Quantity(name=header.quantity, unit=unit, better=better, affinity=False)
     why = "given by the options" if is_asked_for else _IN_THE_NAME
     scale = options.scale
-    if scale is None and not is_logarithm(quantity) and spans_decades(column.numbers):
+    if scale is None and not quantity.names_logarithm and spans_decades(column.numbers):
         scale = "log"
         why += "; over two decades or more, so logarithms: --scale linear learns them as written"
-    return _as_it_is(column.name, why, replace(quantity, scale=scale or "linear"))
-
-
-def is_logarithm(quantity: Quantity) -> bool:
-    """Tell whether a quantity is a logarithm by its name or unit, an energy, or a percentage."""
-    by_name = _LOGARITHM.search(quantity.name.lower())
-    return by_name is not None or _LINEAR.search(quantity.unit.lower()) is not None
+    return as_it_is(column.name, why, replace(quantity, scale=scale or "linear"))
 
 
 def spans_decades(values: Floats) -> bool:
@@ -795,7 +798,7 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             UnclearLabel,
         )
     if len(asked.units) == 1:
-        stated = _unit_of_cells(column, asked.units[0])
+        stated = unit_of_cells(column.table, asked.units[0], column.name)
         if stated is not None:
             return stated, f"column {asked.units[0]!r} says so"
     if header.affinity:
@@ -838,7 +841,7 @@ def _refuse_unnamed(column: Column) -> None:
         raise UnclearLabel(msg)
 
 
-def _as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
+def as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
     """Return what a column of another quantity than an affinity is read as: its values."""
     return ColumnMeaning(column=column, unit="value", why=why, quantity=quantity)
 
@@ -875,144 +878,6 @@ def refuse_other_options(table: Table, options: LabelOptions, quantity: Quantity
 
 def _spelled(unit: str) -> str:
     return re.sub(r"[\s.*·^]|deg(?:rees?)?|°", "", unit.casefold())
-
-
-# ---- columns that say what the label of a row is ---------------------------------------------
-
-
-class Describing(NamedTuple):
-    """Columns that say of each row what its label is."""
-
-    roles: Mapping[str, str]
-    """Those of relations and of affinity types, by their roles, that no name says."""
-    units: tuple[str, ...]
-    """Those of units, if the name of the label states none."""
-    remarks: tuple[str, ...]
-    """One line per column that is not used, and per column that only its cells told."""
-
-
-NO_DESCRIPTION = Describing({}, (), ())
-
-
-def _describing(table: Table, label: str, others: Iterable[str] = ()) -> Describing:
-    """Find the columns that describe the label of a table by their cells, apart from `others`.
-
-    A column that names another quantity than the label describes another column. Relations are of
-    Kd, so that those of a pKd are not taken unasked.
-    """
-    roles: dict[str, str] = {}
-    units = []
-    remarks = []
-    used = {*table.columns.values(), *chain.from_iterable(table.ties.values()), label, *others}
-    states_unit = bool(read_header(label).units) and not read_header(label).unit_alone
-    first_rows = table.frame.head(_FIRST_ROWS).to_numpy(object)
-    for name, cells in zip(table.names, first_rows.T, strict=True):
-        if name not in used and _is_flag(table, name):
-            remarks.append(
-                f"column {name!r} is not used; if it says which labels are bounds, write these as "
-                ">VALUE or <VALUE, and if it says which rows are bad, remove these"
-            )
-            continue
-        first = next((cell for cell in cells if isinstance(cell, str) and cell.strip()), "")
-        # before the others are looked at: tables may have 100,000 columns
-        if name in used or len(first) > LONGEST_NAME or (first and _PLAIN.match(first)):
-            continue
-        words = _quantity_words(name)
-        is_of_label = words <= (_quantity_words(label) or {"kd"})
-        kind = _describes(table, name, label)
-        if kind == "units" and is_of_label and not states_unit:
-            units.append(name)
-        elif kind == "units" and is_of_label and _states_other_units(table, name, label):
-            remarks.append(
-                f"column {name!r} holds other units than the name of {label!r} states, and is not "
-                "used; if the labels are in these, convert them"
-            )
-        elif kind == "affinity_type" and not table.has(kind):
-            roles.setdefault(kind, name)
-        elif (
-            kind == "censored"
-            and is_of_label
-            and not (words & _LOGARITHMS or table.has(kind) or kind in roles)
-        ):
-            roles[kind] = name
-            remarks.append(f"column {name!r} is used as {kind}: it holds relations such as >")
-        elif kind == "censored":
-            remarks.append(
-                f"column {name!r} holds relations such as > that are not used; if they are of Kd, "
-                f"name it with {column_option(kind, name)}"
-            )
-    return Describing(roles, tuple(units), tuple(remarks))
-
-
-def _is_flag(table: Table, name: str) -> bool:
-    """Tell whether a column is named like one that sets rows apart, and says yes or no."""
-    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
-    if _FLAG_WORDS.isdisjoint(words) and not _FLAG.search("".join(words)):
-        return False  # before cells are looked at
-    values = {*map(spelled, table.distinct_cells(name))}
-    if (read_texts(table.frame[name]) == "").any():
-        values.add("")
-    return len(values) > 1 and all(x in ("", "x") or says_yes_or_no(x) for x in values)
-
-
-def _states_other_units(table: Table, name: str, label: str) -> bool:
-    """Tell whether cells of units say another one than the name of a concentration does."""
-    stated = _unit_of_concentration(label)
-    if stated is None:
-        return False
-    return any(stated not in units for units in _units_in_cells(table, name, label) if units)
-
-
-def _unit_of_concentration(label: str) -> Label | None:
-    """Return the unit that the name of a concentration states; None of other names."""
-    unit = read_header(label).unit
-    return unit if unit is not None and UNITS[unit].takes_log else None
-
-
-def units_in_cell(label: str, text: str) -> tuple[Label, ...]:
-    """Return the units that a label may be in if a cell beside it says so; none if it says none."""
-    stated = _unit_of_concentration(label)
-    quantity = label if stated is None else UNITS[stated].written[0]
-    if not read_header(quantity).names_affinity:  # a name of one's own, such as potency
-        quantity = f"{quantity} KD"
-    return read_header(f"{quantity} ({text})").units
-
-
-def _units_in_cells(table: Table, name: str, label: str) -> list[tuple[Label, ...]]:
-    """Return these of each distinct text of a column."""
-    texts = [text for text in distinct_texts(table, name) if text not in MISSING_TEXT]
-    return [units_in_cell(label, text) for text in texts]
-
-
-def _unit_of_cells(column: Column, name: str) -> Label | None:
-    """Return the unit that all cells of another column say a label is in."""
-    allowed = _units_in_cells(column.table, name, column.name)
-    return allowed[0][0] if len({*allowed}) == 1 and allowed[0] else None
-
-
-def _describes(table: Table, name: str, label: str) -> str:
-    """Say what the cells of a column describe: relations, types or units; empty for others."""
-    texts = [text.strip("'\" ") for text in distinct_texts(table, name)]
-    signs = [SIGN_OF_WORDS.get(text.lower(), text) for text in texts]
-    if signs and all(map(_RELATION.fullmatch, signs)):
-        return "censored" if any(SIDES[sign[0]] for sign in signs) else ""
-    if "unit" in simplified(name):
-        return "units" if any(_units_in_cells(table, name, label)) else ""
-    affinities = 0
-    for text in texts:
-        header = read_header(text)
-        is_affinity = header.names_affinity or header.plain or simplified(text) == "binding"
-        if not (is_affinity or header.not_label or header.better):
-            return ""  # at the first text of most columns
-        affinities += is_affinity
-    return "affinity_type" if affinities else ""
-
-
-def _quantity_words(name: str) -> set[str]:
-    """Return the quantities that the name of a column names."""
-    spelled_both = plain_text(f"{name} {CAMEL.sub(' ', name)}")[0]
-    words = re.findall("[a-z]+[0-9]*", spelled_both)
-    return {*words} & (_QUANTITIES | _LOGARITHMS)
 
 
 # ---- all of one table ------------------------------------------------------------------------
@@ -1092,7 +957,7 @@ def decide_label(
         for role in ("censored", "affinity_type"):
             if role in table.ties:
                 table.column(role)  # refuses: the bounds of one column would be read as exact
-        describing = _describing(table, column, [name for name, _ in beside])
+        describing = find_describing(table, column, [name for name, _ in beside])
         table = replace(table, columns={**table.columns, **describing.roles})
         asked = Asked("pkd", options, remembered, describing.units)
         meaning = meaning_of_column(Column(table, column), asked)
@@ -1144,34 +1009,6 @@ def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
         says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
     match = re.search("(ic|ec)[ _-]*50", plain_text(" ".join(says))[0])
     return f"p{match[1].upper()}50" if match else "pKd"
-
-
-def decide_prediction(
-    table: Table,
-    options: LabelOptions,
-    quantity: Quantity = PKD,
-    molar_mass: str | None = None,
-) -> LabelLayout:
-    """Decide which column of a table holds the predictions of another tool, and in which unit.
-
-    Those of another `quantity` than an affinity are taken as they are. `molar_mass` is that of the
-    run, unless `options` give one. What is wrong is part of the result, as in `decide_label`.
-    """
-    try:
-        if quantity.affinity:
-            meaning = replace(choose_prediction(table, options.label), quantity=quantity)
-            if options.molar_mass is None and UNITS[meaning.unit].of_mass:
-                options = replace(options, molar_mass=molar_mass)
-        else:
-            refuse_other_options(table, options, quantity)
-            own = PROBABILITY if quantity.is_binary and PROBABILITY in table.names else ""
-            column = own if own and not table.has("prediction") else table.column("prediction")
-            refuse_affinity(Column(table, column), quantity)
-            # predictions of classes are numbers
-            meaning = _as_it_is(column, AS_IN_THE_RUN, replace(quantity, classes=()))
-    except AbagError as error:
-        return LabelLayout(source=table.source, meaning=None, options=options, refused=error)
-    return LabelLayout(source=table.source, meaning=meaning, options=options)
 
 
 def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning:

@@ -1,10 +1,11 @@
-"""Columns of a table beside labels and sequences; models of pairs read numbers and categories.
+"""Columns of a table beside labels and sequences: those that describe a label, and features.
 
-They belong to the pair: a log-likelihood, a calculated ddG, an accessible surface, expression; or
-an assay and a laboratory. A number that is missing is read as the training mean, and a column with
-missing cells in training has a second column of 0 and 1 that says where. Each value of a category
-is a column of 0 and 1. Likelihoods of sequences, which ``abag embed --loglik`` stores beside the
-vectors, are features, too.
+Some say what the label of a row is: its relation, affinity type or unit. Models of pairs read
+numbers and categories, which belong to the pair: a log-likelihood, a calculated ddG, an accessible
+surface, expression; or an assay and a laboratory. A number that is missing is read as the training
+mean, and a column with missing cells in training has a second column of 0 and 1 that says where.
+Each value of a category is a column of 0 and 1. Likelihoods of sequences, which
+``abag embed --loglik`` stores beside the vectors, are features, too.
 
 R rows of a table or pairs, P pairs, F columns of numbers, G of categories, C columns of 0 and 1,
 K = F + C.
@@ -12,24 +13,34 @@ K = F + C.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Floats, Ints
+from abag.core.arrays import Bools, Floats, Ints, Matrix
 from abag.core.errors import ColumnError, StoreError
 from abag.core.messages import counted, printable, quoted, say
 from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import MISSING_TEXT, Kind
-from abag.embed.tables.columns import LONGEST_NAME, quote_some, refuse_absent
+from abag.embed.tables.columns import (
+    LONGEST_NAME,
+    column_option,
+    quote_some,
+    refuse_absent,
+    simplified,
+)
+from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.formats import cell_text
-from abag.embed.tables.table import Table, read_numbers
-from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, BesideRole
-from abag.head.labels.stored_vectors import PairFeatures
+from abag.embed.tables.table import SIDES, SIGN_OF_WORDS, Table, read_numbers, read_texts
+from abag.head.labels.classes import says_yes_or_no, spelled
+from abag.head.labels.headers import CAMEL, LONGEST_QUANTITY, plain_text, read_header
+from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, UNITS, BesideRole, Label
 
 LONGEST_TEXT = 200
 """Characters of a value of a category."""
@@ -38,6 +49,18 @@ MARGIN = 0.1
 MISSING = "(missing)"
 """Value of an empty cell of a category."""
 _EMPTY = frozenset({"", "-", "--", "?", *(text.lower() for text in MISSING_TEXT)})
+_FIRST_ROWS = 50
+_FLAG = re.compile("censor|exclu|outlier|flag|saturat|invalid|discard|reject|detectionlimit|qcpass")
+_FLAG_WORDS = frozenset("lod loq lloq uloq bdl blq qc omit ignore fail failed pass passed".split())
+"""What columns are called that say which labels are bounds, or which rows are not to be used."""
+_PLAIN = re.compile(r"[-+.]?\d")
+_RELATION = re.compile("[<>=~≤≥]+")
+_LOGARITHMS = frozenset("pkd pkds pki pic50 pec50 pchembl log log10 logkd".split())
+_QUANTITIES = frozenset(
+    "kd kds ki ka kon koff ic50 ic80 ic90 ec50 ac50 ed50 dg ddg tm tagg titer titre expression "
+    "yield mfi elisa".split()
+)
+"""Words of columns by which one describes another, the logarithms apart."""
 
 
 LOGLIKS: Mapping[str, Kind] = {"antibody_loglik": "antibody", "antigen_loglik": "antigen"}
@@ -115,6 +138,25 @@ class FeatureCells(NamedTuple):
     def take(self, rows: Ints) -> FeatureCells:
         """Return the cells of some rows."""
         return FeatureCells(self.numbers_RF[rows], self.words_RG[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class PairFeatures:
+    """Features of pairs as models read them."""
+
+    numbers_RF: Floats
+    """NaN where a value is missing."""
+    marks_RC: Matrix
+    """Columns of 0 and 1: missing numbers, and values of categories."""
+
+    @property
+    def width(self) -> int:
+        """The number of columns."""
+        return int(self.numbers_RF.shape[1] + self.marks_RC.shape[1])
+
+    def take(self, rows: Ints | slice) -> PairFeatures:
+        """Return the features of some pairs."""
+        return PairFeatures(self.numbers_RF[rows], self.marks_RC[rows])
 
 
 # ---- what a run reads ----------------------------------------------------------------------------
@@ -511,3 +553,141 @@ def read_logliks(folder: EncoderFolder, keys: NDArray[np.uint8], head: str = "")
         )
         raise StoreError(msg)
     return folder.read(keys, LOGLIK)[:, 0].astype(np.float64)
+
+
+# ---- columns that say what the label of a row is ---------------------------------------------
+
+
+class Describing(NamedTuple):
+    """Columns that say of each row what its label is."""
+
+    roles: Mapping[str, str]
+    """Those of relations and of affinity types, by their roles, that no name says."""
+    units: tuple[str, ...]
+    """Those of units, if the name of the label states none."""
+    remarks: tuple[str, ...]
+    """One line per column that is not used, and per column that only its cells told."""
+
+
+NO_DESCRIPTION = Describing({}, (), ())
+
+
+def find_describing(table: Table, label: str, others: Iterable[str] = ()) -> Describing:
+    """Find the columns that describe the label of a table by their cells, apart from `others`.
+
+    A column that names another quantity than the label describes another column. Relations are of
+    Kd, so that those of a pKd are not taken unasked.
+    """
+    roles: dict[str, str] = {}
+    units = []
+    remarks = []
+    used = {*table.columns.values(), *chain.from_iterable(table.ties.values()), label, *others}
+    states_unit = bool(read_header(label).units) and not read_header(label).unit_alone
+    first_rows = table.frame.head(_FIRST_ROWS).to_numpy(object)
+    for name, cells in zip(table.names, first_rows.T, strict=True):
+        if name not in used and _is_flag(table, name):
+            remarks.append(
+                f"column {name!r} is not used; if it says which labels are bounds, write these as "
+                ">VALUE or <VALUE, and if it says which rows are bad, remove these"
+            )
+            continue
+        first = next((cell for cell in cells if isinstance(cell, str) and cell.strip()), "")
+        # before the others are looked at: tables may have 100,000 columns
+        if name in used or len(first) > LONGEST_QUANTITY or (first and _PLAIN.match(first)):
+            continue
+        words = _quantity_words(name)
+        is_of_label = words <= (_quantity_words(label) or {"kd"})
+        kind = _describes(table, name, label)
+        if kind == "units" and is_of_label and not states_unit:
+            units.append(name)
+        elif kind == "units" and is_of_label and _states_other_units(table, name, label):
+            remarks.append(
+                f"column {name!r} holds other units than the name of {label!r} states, and is not "
+                "used; if the labels are in these, convert them"
+            )
+        elif kind == "affinity_type" and not table.has(kind):
+            roles.setdefault(kind, name)
+        elif (
+            kind == "censored"
+            and is_of_label
+            and not (words & _LOGARITHMS or table.has(kind) or kind in roles)
+        ):
+            roles[kind] = name
+            remarks.append(f"column {name!r} is used as {kind}: it holds relations such as >")
+        elif kind == "censored":
+            remarks.append(
+                f"column {name!r} holds relations such as > that are not used; if they are of Kd, "
+                f"name it with {column_option(kind, name)}"
+            )
+    return Describing(roles, tuple(units), tuple(remarks))
+
+
+def _is_flag(table: Table, name: str) -> bool:
+    """Tell whether a column is named like one that sets rows apart, and says yes or no."""
+    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    if _FLAG_WORDS.isdisjoint(words) and not _FLAG.search("".join(words)):
+        return False  # before cells are looked at
+    values = {*map(spelled, table.distinct_cells(name))}
+    if (read_texts(table.frame[name]) == "").any():
+        values.add("")
+    return len(values) > 1 and all(x in ("", "x") or says_yes_or_no(x) for x in values)
+
+
+def _states_other_units(table: Table, name: str, label: str) -> bool:
+    """Tell whether cells of units say another one than the name of a concentration does."""
+    stated = _unit_of_concentration(label)
+    if stated is None:
+        return False
+    return any(stated not in units for units in _units_in_cells(table, name, label) if units)
+
+
+def _unit_of_concentration(label: str) -> Label | None:
+    """Return the unit that the name of a concentration states; None of other names."""
+    unit = read_header(label).unit
+    return unit if unit is not None and UNITS[unit].takes_log else None
+
+
+def units_in_cell(label: str, text: str) -> tuple[Label, ...]:
+    """Return the units that a label may be in if a cell beside it says so; none if it says none."""
+    stated = _unit_of_concentration(label)
+    quantity = label if stated is None else UNITS[stated].written[0]
+    if not read_header(quantity).names_affinity:  # a name of one's own, such as potency
+        quantity = f"{quantity} KD"
+    return read_header(f"{quantity} ({text})").units
+
+
+def _units_in_cells(table: Table, name: str, label: str) -> list[tuple[Label, ...]]:
+    """Return these of each distinct text of a column."""
+    texts = [text for text in distinct_texts(table, name) if text not in MISSING_TEXT]
+    return [units_in_cell(label, text) for text in texts]
+
+
+def unit_of_cells(table: Table, name: str, label: str) -> Label | None:
+    """Return the unit that all cells of a column say a label is in."""
+    allowed = _units_in_cells(table, name, label)
+    return allowed[0][0] if len({*allowed}) == 1 and allowed[0] else None
+
+
+def _describes(table: Table, name: str, label: str) -> str:
+    """Say what the cells of a column describe: relations, types or units; empty for others."""
+    texts = [text.strip("'\" ") for text in distinct_texts(table, name)]
+    signs = [SIGN_OF_WORDS.get(text.lower(), text) for text in texts]
+    if signs and all(map(_RELATION.fullmatch, signs)):
+        return "censored" if any(SIDES[sign[0]] for sign in signs) else ""
+    if "unit" in simplified(name):
+        return "units" if any(_units_in_cells(table, name, label)) else ""
+    affinities = 0
+    for text in texts:
+        header = read_header(text)
+        is_affinity = header.names_affinity or header.plain or simplified(text) == "binding"
+        if not (is_affinity or header.not_label or header.better):
+            return ""  # at the first text of most columns
+        affinities += is_affinity
+    return "affinity_type" if affinities else ""
+
+
+def _quantity_words(name: str) -> set[str]:
+    """Return the quantities that the name of a column names."""
+    spelled_both = plain_text(f"{name} {CAMEL.sub(' ', name)}")[0]
+    words = re.findall("[a-z]+[0-9]*", spelled_both)
+    return {*words} & (_QUANTITIES | _LOGARITHMS)

@@ -22,8 +22,7 @@ from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
 from abag.core.messages import printable, quoted
 from abag.core.options import parse
-from abag.core.units import ANTIBODY_KDA, UNITS
-from abag.head.labels.options import Better, Label, Scale
+from abag.head.labels.options import ANTIBODY_KDA, UNITS, Better, Label, Scale
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -439,8 +438,8 @@ def read_header(name: str) -> Header:
     is_affinity = of_affinity.names_affinity and not of_affinity.not_label
     return replace(
         of_affinity,
-        quantity=printable(quantity)[:LONGEST_NAME].strip() or "value",
-        written_unit=printable(unit)[:LONGEST_NAME],
+        quantity=printable(quantity)[:LONGEST_QUANTITY].strip() or "value",
+        written_unit=printable(unit)[:LONGEST_QUANTITY],
         better=None if describes_another or is_affinity else _better_values(name, quantity),
         describes_another=describes_another,
     )
@@ -549,7 +548,7 @@ def _one_quantity(quantities: set[str], unit: str) -> str:
     return of_scale[0] if of_scale else "kd"
 
 
-LONGEST_NAME = 60
+LONGEST_QUANTITY = 60
 """Characters of the name of a quantity that are kept."""
 DIGITS = 4
 """Digits after the point of a predicted pKd in text files."""
@@ -592,6 +591,10 @@ _UNDECIDED = frozenset(
 """Words with which the usual direction of a quantity may be reversed, as for an OD of BVP."""
 _SPREAD = frozenset((*_OF_ERRORS, *"pvalue pval qvalue qval padj fdr replicates".split()))
 """Words of a column that describes another one."""
+_LOGARITHM = re.compile(
+    r"log|\bln|_ln|d?dg\b|δg|delta[ _-]?g\b|energy|%|percent|pct|temperature|\btm"
+)
+_LINEAR = re.compile("%|cal|kj|°|celsius|kelvin")
 _OPPOSITE: dict[Better | None, Better | None] = {"higher": "lower", "lower": "higher", None: None}
 
 
@@ -661,6 +664,12 @@ class Quantity:
     def is_log(self) -> bool:
         """Whether labels are logarithms of the values that are written."""
         return self.scale == "log"
+
+    @property
+    def names_logarithm(self) -> bool:
+        """Whether its name or unit is of a logarithm, an energy, or a percentage."""
+        by_name = _LOGARITHM.search(self.name.lower())
+        return by_name is not None or _LINEAR.search(self.unit.lower()) is not None
 
     def on_scale(self, values: Floats) -> Floats:
         """Return values as labels, (N,); on a log scale, NaN for those of 0 or less."""

@@ -9,7 +9,7 @@ R rows of a table, P pairs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -19,38 +19,37 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Floats, Ints, weights_of
+from abag.core.arrays import CONSTANT, Bools, Floats, Ints, weights_of
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
-from abag.core.units import UNITS
 from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.columns import quote_names, quote_some
-from abag.embed.tables.notes import BadCell, SkippedRows, describe_rows
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.pairs import SequenceTable, SkippedRows, describe_rows, read_pairs
+from abag.embed.tables.sequences import BadCell
 from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts, says_no_binding
+from abag.head.labels.classes import says_class
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
     decide_label,
-    says_class,
-    units_in_cell,
 )
 from abag.head.labels.features import (
     LOGLIKS,
     ColumnBeside,
     FeatureCells,
     FeatureColumns,
+    PairFeatures,
     mean_cells,
     names_of,
     read_cells,
     read_logliks,
+    units_in_cell,
     words_as_codes,
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import BesideRole, Floor, Label, LabelOptions
-from abag.head.labels.stored_vectors import CONSTANT, PairFeatures
+from abag.head.labels.options import UNITS, BesideRole, Floor, Label, LabelOptions
 from abag.head.labels.values import (
     Affinities,
     LabelTrust,
@@ -83,7 +82,7 @@ _WRITTEN = (
         "the value, and its error into a column of its own, which --error reads",
     ),
     (
-        r".*\d(?:,|['’_ ](?=\d{3}(?!\d)))\d.*",
+        r".*\d(?:,|['’_ ](?=\d{3}(?!\d)))\d.*|.*\d(?:\.\d{3})+",
         "a point before decimals, and nothing between thousands",
     ),
     (r"(?:.*\d\s*[x×*·]\s*10|10\s*[\^⁻⁺]).*", "its power of ten as in 1.5e-09"),
@@ -170,7 +169,7 @@ def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
     return tuple(of_all)
 
 
-def with_logliks(
+def _with_logliks(
     table: SequenceTable,
     beside: Sequence[ColumnBeside],
     folders: Mapping[Kind, EncoderFolder],
@@ -468,14 +467,18 @@ def label_pairs(
     refuse_sequences: bool = False,
     beside: Sequence[ColumnBeside] | None = None,
     label: ReadLabel | None = None,
+    folders: Callable[[], Mapping[Kind, EncoderFolder]] | None = None,
 ) -> LabelledPairs:
     """Join the label of a table with its relations and types of affinity; merge replicates.
 
     With `refuse_sequences`, rows that were skipped for their sequences are refused, too; `beside`
     has the columns of features and errors, by default those of the table; `label` is that of the
-    table, if it is read already. Replicates of different categories are not merged.
+    table, if it is read already; `folders` finds the vectors of each kind, whose likelihoods may be
+    features. Replicates of different categories are not merged.
     """
     named = columns_beside(table) if beside is None else tuple(beside)
+    if folders is not None and any(column.in_store for column in named):
+        table, named = _with_logliks(table, named, folders())
     affinities, reading, options = label or read_label(table)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     quantity = affinities.quantity

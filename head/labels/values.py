@@ -24,22 +24,22 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import AbagError, LabelError
 from abag.core.messages import counted, quoted, say
-from abag.core.units import ANTIBODY_KDA, UNITS
 from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import (
     SIDES,
     SIGN_OF_WORDS,
     Table,
+    meaning_of_commas,
     read_bounds,
     read_numbers,
     read_texts,
     says_no_binding,
 )
-from abag.head.labels.classes import read_classes
-from abag.head.labels.column import LabelLayout, refuse_two_values
+from abag.head.labels.classes import read_classes, refuse_two_values
+from abag.head.labels.column import LabelLayout
 from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import Label, Replicates
+from abag.head.labels.options import ANTIBODY_KDA, UNITS, Label, Replicates
 
 LARGEST = 1e100
 """Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
@@ -47,6 +47,10 @@ MOST_UNLIKE = 1e12
 """Factor between an error or a weight and their median, beyond which others would not count."""
 _EXACT = ("false", "0", "no", "none", "uncensored", "exact")
 """Cells of relations, in lower case, of labels that are no bounds."""
+_COMMAS = {
+    "decimals": "commas are read as decimal points",
+    "thousands": "commas between thousands are left out",
+}
 OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
@@ -80,6 +84,8 @@ class Affinities:
     floor: float | None = None
     """The same in pKd; None if they are refused."""
     quantity: Quantity = PKD
+    commas: str = ""
+    """What commas in the cells are, as `meaning_of_commas` says."""
 
     def describe(self, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
@@ -89,6 +95,8 @@ class Affinities:
             evidence.append(self._range(numbers))
         if self.why:
             evidence.append(self.why)
+        if self.commas in _COMMAS:
+            evidence.append(_COMMAS[self.commas])
         if UNITS[self.unit].of_mass:
             is_usual = self.molar_mass_kda == ANTIBODY_KDA
             of_igg = ", that of IgG: --molar-mass gives another" if is_usual else ""
@@ -176,6 +184,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         no_binding=np.zeros(len(raw), np.bool_),
         molar_mass_kda=options.molar_mass_kda,
         quantity=meaning.quantity,
+        commas=meaning_of_commas(cells),
     )
     if meaning.quantity.classes:
         return affinities

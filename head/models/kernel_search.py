@@ -31,7 +31,6 @@ from abag.core.arrays import Bools, Floats, Ints, Matrix, weights_of
 from abag.core.cores import limit_blas, thread_pool
 from abag.core.messages import tell_share
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.kernels import (
     GaussianProcess,
     PairKernel,
@@ -43,7 +42,7 @@ from abag.head.models.kernels import (
     Weights,
     view_weights,
 )
-from abag.head.models.pair_vectors import Index, Once, TrainingRows
+from abag.head.models.pair_vectors import FeatureScaling, Index, Once, Standardizer, TrainingRows
 
 Views: TypeAlias = Mapping[Kind, "ColumnViews"]
 Criterion = Literal["error", "evidence"]

@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.pair_vectors import (
     Arrays,
+    FeatureScaling,
     Index,
     PairModel,
     PairVectors,
+    Standardizer,
     given_features,
 )
 

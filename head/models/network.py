@@ -24,12 +24,13 @@ from torch.optim.adamw import adamw
 
 from abag.core.arrays import Floats
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.pair_vectors import (
     Arrays,
+    FeatureScaling,
     NetworkSettings,
     PairModel,
     PairVectors,
+    Standardizer,
     given_features,
 )
 

@@ -23,7 +23,6 @@ import numpy as np
 
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.embed.tables.chains import KINDS, PLURAL, RESIDUES, Kind
-from abag.head.labels.stored_vectors import Standardizer
 from abag.head.models.kernel_search import ColumnViews, fit_gaussian_process
 from abag.head.models.kernels import (
     BLOCK,
@@ -39,6 +38,7 @@ from abag.head.models.pair_vectors import (
     DoesNotApply,
     PairModel,
     PairVectors,
+    Standardizer,
     TrainingRows,
 )
 from abag.head.models.ridge import (

@@ -32,12 +32,13 @@ from numpy.typing import NDArray
 from abag.core.arrays import Floats, Ints, Matrix, distinct
 from abag.core.cores import limit_blas
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.pair_vectors import (
     Arrays,
+    FeatureScaling,
     Once,
     PairModel,
     PairVectors,
+    Standardizer,
     TrainingRows,
     given_features,
 )

@@ -59,8 +59,7 @@ from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
 from abag.head.labels.column import RunLayout
 from abag.head.labels.features import FeatureColumns, ReadFeatures
-from abag.head.labels.stored_vectors import StoredVectors
-from abag.head.models.pair_vectors import PairVectors, SideVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors, StoredVectors
 from abag.head.predictor.parts import MOST, Parts, UsedRegime, check_weights
 from abag.head.predictor.predictor import (
     RECORD,
@@ -182,7 +181,7 @@ def make_predictor(
     chains = seen["antibody"].chains
     assert chains is not None
     return Predictor(
-        parts=parts.used(regime.mixture.weights for regime in regimes.values()),
+        parts=parts,
         regimes=regimes,
         antibody=_vector_spec(inputs.vectors["antibody"], seen["antibody"]),
         antigen=_vector_spec(inputs.vectors["antigen"], seen["antigen"]),

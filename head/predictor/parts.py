@@ -30,7 +30,6 @@ from abag.core.messages import tell_share
 from abag.core.options import parse
 from abag.embed.tables.chains import Kind
 from abag.head.labels.options import MOST_VALUE
-from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.kernel_search import (
     CRITERIA,
     VECTORS,
@@ -41,9 +40,11 @@ from abag.head.models.kernel_search import (
 )
 from abag.head.models.pair_vectors import (
     DoesNotApply,
+    FeatureScaling,
     Fit,
     PairModel,
     PairVectors,
+    Standardizer,
     TrainedHeads,
     TrainingRows,
 )
@@ -280,18 +281,8 @@ class Parts:
 
     @property
     def with_variance(self) -> list[str]:
-        """Return the names of the parts that `predict_with_variance` has the variance of.
-
-        A predictor needs them for sigma even if no regime gives weight to their predictions.
-        """
-        with_posterior = [name for name in self.models if MODELS[name].has_posterior]
-        return with_posterior or [name for name, part in self.models.items() if len(part) > 1]
-
-    def used(self, weights: Iterable[Mapping[str, float]]) -> Self:
-        """Keep the parts with weight in a regime, and those that sigma comes from."""
-        needed = {name for of_regime in weights for name in of_regime} | {*self.with_variance}
-        models = {name: part for name, part in self.models.items() if name in needed}
-        return replace(self, models=models)
+        """Return the names of the parts that `predict_with_variance` has the variance of."""
+        return _with_variance({name: len(part) for name, part in self.models.items()})
 
     def settings(self) -> dict[str, tuple[dict[str, Any], ...]]:
         """Return what `load` needs of the models beside their arrays, as JSON."""
@@ -340,6 +331,23 @@ class Parts:
                 loaded.append(model)
             models[name] = tuple(loaded)
         return cls(models)
+
+
+def _with_variance(models: Mapping[str, int]) -> list[str]:
+    """Name the parts with a variance, given how many models each has."""
+    with_posterior = [name for name in models if MODELS[name].has_posterior]
+    return with_posterior or [name for name, count in models.items() if count > 1]
+
+
+def needed_parts(models: Mapping[str, int], mixtures: Collection[Mixture]) -> list[str]:
+    """Name the parts that a predictor with these mixtures needs, given how many models each has.
+
+    Those that sigma comes from are needed even if no regime gives weight to their predictions.
+    """
+    needed = {name for mixture in mixtures for name in mixture.weights}
+    if any(mixture.reads_variance for mixture in mixtures):
+        needed |= {*_with_variance(models)}
+    return [name for name in models if name in needed]
 
 
 @dataclass(slots=True)

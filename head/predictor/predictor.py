@@ -60,8 +60,7 @@ from abag.head.labels.headers import (
     PROBABILITY_COLUMNS,
     Quantity,
 )
-from abag.head.labels.stored_vectors import StoredVectors
-from abag.head.models.pair_vectors import PairVectors, SideVectors
+from abag.head.models.pair_vectors import PairVectors, SideVectors, StoredVectors
 from abag.head.regimes.relations import NONE
 from abag.head.regimes.sides import KnownSequences, TrainedChains
 from abag.head.regimes.splits import (

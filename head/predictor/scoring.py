@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,17 +31,22 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from abag.core import messages
 from abag.core.arrays import Floats, Ints, sort_keys
 from abag.core.cores import keep_freed_memory
 from abag.core.errors import OutputError, PredictionError
 from abag.core.files import why_not_writable
-from abag.core.messages import bar, counted, say
+from abag.core.messages import bar, counted, reporting, say
 from abag.core.options import flag
 from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
-from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.columns import LIGHT_MUTATIONS, MUTATION_PARTS, MUTATIONS, ROLES_OF
+from abag.embed.tables.chains import (
+    KINDS,
+    LIGHT_MUTATIONS,
+    MUTATION_PARTS,
+    MUTATIONS,
+    ROLES_OF,
+    Kind,
+)
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
     NOTHING,
@@ -51,9 +56,15 @@ from abag.embed.tables.layout import (
     one_table,
     tables_of,
 )
-from abag.embed.tables.notes import SkippedRows, describe_counts
 from abag.embed.tables.options import AntibodyRegion, ReferenceOptions
-from abag.embed.tables.pairs import SequenceTable, UniqueSequences, check_chunks, read_pairs
+from abag.embed.tables.pairs import (
+    SequenceTable,
+    SkippedRows,
+    UniqueSequences,
+    check_chunks,
+    describe_counts,
+    read_pairs,
+)
 from abag.embed.tables.table import OneTable, TableLike
 from abag.embed.tables.table_writer import (
     ColumnTypes,
@@ -497,7 +508,7 @@ class CrossedTables:
         if not self._same:
             dropped += [name for name in antigens.frame if name not in right]
         if dropped:
-            messages.say(
+            say(
                 "columns left out, because they describe a pair or differ between rows of the same "
                 f"sequence: {', '.join(map(str, dropped))}"
             )
@@ -587,7 +598,6 @@ def predict(
     run: Path | str | Predictor,
     out: Path | str | None = None,
     *,
-    say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of PredictOptions
 ) -> PredictSummary | pd.DataFrame:
@@ -604,8 +614,6 @@ def predict(
     out : path, optional
         Its suffix decides on the format; written whole or not at all. In text files, predictions
         have 4 digits after the point.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
     progress : bool
         Show progress bars on stderr.
     **options
@@ -628,7 +636,7 @@ def predict(
     start_s = time.monotonic()
     out = None if out is None else Path(out)
     keep_freed_memory()
-    with messages.reporting(say, bars=progress):
+    with reporting(bars=progress):
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
@@ -675,7 +683,7 @@ def predict(
             if explained is not None and isinstance(source, PairTable):
                 explanation = source.explain(predictor, scorer)
                 if explanation.table.empty:
-                    messages.say(f"{explained}: not written, because nothing is explained")
+                    say(f"{explained}: not written, because nothing is explained")
                     explanation = None
                 else:
                     with writing_table(explained) as write_explanation:
@@ -683,7 +691,7 @@ def predict(
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         if several:
             for text in same.describe("row"):
-                messages.say(f"{out or source.source}: {text}")
+                say(f"{out or source.source}: {text}")
     if out is None:
         is_crossed = chosen.cross is not None
         return pd.concat(frames, ignore_index=True) if is_crossed else in_memory(frames, table)
@@ -742,7 +750,7 @@ def _say_far(why_far: Counter[str]) -> None:
     if others:
         reasons.append(f"{others:,} for other reasons, in column 'why_far'")
     why = ", ".join(reasons)
-    messages.say(
+    say(
         f"outside the training data: {far} ({why}); measure some of these pairs before you use "
         "their scores"
     )
@@ -779,7 +787,7 @@ def predict_pair(
     quantity = predictor.quantity
     if antigen is None and predictor.layout.antigen:
         antigen = predictor.layout.antigen
-        messages.say("the antigen of the run is taken")
+        say("the antigen of the run is taken")
     if antigen is None and "antigen" in predictor.kinds:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)

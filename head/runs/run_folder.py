@@ -249,7 +249,7 @@ class RunSummary(TypedDict):
     warnings: list[str]
     steps: int
     epochs: int
-    """Of the networks that were fitted to all pairs; 0 without networks."""
+    """Of the networks that were fitted to all pairs; 0 without any, as where none has weight."""
     seconds: float
     resumed_from_step: int | None
     used: dict[str, Any]

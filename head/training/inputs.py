@@ -20,21 +20,19 @@ from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import ALONE, Kind
 from abag.embed.tables.layout import Layout, NamesFile
 from abag.embed.tables.pairs import SequenceTable, read_rows
-from abag.embed.tables.references import constant_sequences, names_digest
+from abag.embed.tables.references import names_digest
 from abag.embed.tables.table import TableLike
 from abag.head.labels.column import Remembered, RunLayout, decide_label
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     LabelReading,
-    columns_beside,
     label_pairs,
     report_counts,
     training_labels,
     with_feature_columns,
-    with_logliks,
 )
-from abag.head.labels.stored_vectors import StoredVectors
 from abag.head.models.config import FitConfig
+from abag.head.models.pair_vectors import StoredVectors
 from abag.head.regimes.folds import (
     MeasuredRegime,
     RegimesOfTable,
@@ -89,11 +87,11 @@ def read_inputs(
             region = "fv"
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    beside = columns_beside(read)
-    if any(column.in_store for column in beside):
-        folders = first_folders(read, opened, config, before)
-        read, beside = with_logliks(read, beside, folders)
-    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error", beside=beside)
+    pairs = label_pairs(
+        read,
+        refuse_sequences=config.bad_rows == "error",
+        folders=partial(first_folders, read, opened, config, before),
+    )
     report_counts(pairs)
     pairs = with_feature_columns(pairs)
     if config.no_antigen:
@@ -102,7 +100,8 @@ def read_inputs(
         pairs.table.skipped.write(Path(config.skipped))
     pairs.report_problems()
     config = replace(config, antibody_region=region)
-    layout = layout_of_run(config, pairs.reading, pairs.table.columns)
+    constants = pairs.table.files[0].references.constants()
+    layout = layout_of_run(config, pairs.reading, pairs.table.columns, constants)
     vectors = vectors_of_pairs(pairs, opened, config, before)
     return RunInputs(pairs, opened, vectors, layout, config)
 
@@ -167,7 +166,12 @@ def _has_antibodies(store: Store, table: SequenceTable) -> bool:
     return any(not folder.missing(keys).any() for folder in store.folders("antibody"))
 
 
-def layout_of_run(config: FitConfig, label: LabelReading, found: Mapping[str, str]) -> RunLayout:
+def layout_of_run(
+    config: FitConfig,
+    label: LabelReading,
+    found: Mapping[str, str],
+    constants: tuple[str, str],
+) -> RunLayout:
     """Return what a run remembers of its table, checked as the reader of predictors does.
 
     Parameters
@@ -177,21 +181,23 @@ def layout_of_run(config: FitConfig, label: LabelReading, found: Mapping[str, st
         How the labels were read.
     found : mapping
         Columns of the table by role.
+    constants : tuple of str
+        Antigen and parent of all rows, see `References.constants`.
 
     Raises
     ------
     OptionError
         If the name of a column is too long.
     """
-    constants = constant_sequences(config)
+    antigen, parent = constants
     files = [str(Path(path).expanduser().absolute()) for path in config.sequences]
     layout = RunLayout(
         columns=tuple(RunLayout.columns_of(config.columns, found)),
-        antigen=constants["antigen"] or "",
+        antigen=antigen,
         antibody_region=config.antibody_region,
         bad_rows=config.bad_rows,
         chains=config.chains,
-        parent=constants["parent"] or "",
+        parent=parent,
         numbering=config.numbering,
         first_residue=config.first_residue,
         sequences=tuple(NamesFile(path=path, digest=names_digest(path)) for path in files),

@@ -25,9 +25,8 @@ from abag.core.arrays import label_weights
 from abag.core.errors import DamagedFile
 from abag.core.messages import detail
 from abag.head.labels.labelled_pairs import training_labels
-from abag.head.labels.stored_vectors import FeatureScaling, Standardizer
 from abag.head.models.network import LOSSES, AdamW, Mlp, NetworkModel, PredictedPairs
-from abag.head.models.pair_vectors import NetworkSettings
+from abag.head.models.pair_vectors import FeatureScaling, NetworkSettings, Standardizer
 from abag.head.regimes.splits import TRAIN
 
 if TYPE_CHECKING:
