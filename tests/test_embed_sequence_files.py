@@ -90,6 +90,15 @@ def test_names_of_antigens_that_end_like_chains_are_names(tmp_path, names):
     assert summary["antigens"]["encoded"] == len(names)
 
 
+def test_whole_headers_are_names_where_their_first_words_are_not_distinct(tmp_path):
+    path = written(tmp_path / "x.fasta", ">spike Wuhan\nMKT\n>spike BA.1\nMKV\n>NA\nMKA\n")
+    pairs = read_sequences(path, kinds=("antigen",))
+    assert pairs.frame["id"].tolist() == ["spike Wuhan", "spike BA.1", "NA"]
+    twice = written(tmp_path / "y.fasta", ">spike BA.1\nMKT\n>spike BA.1\nMKV\n")
+    with pytest.raises(TableError, match="'spike' is the second antigen of 'spike'"):
+        read_sequences(twice, kinds=("antigen",))
+
+
 def test_antigens_beside_their_antibodies_keep_their_role_when_asked_for_alone(tmp_path):
     text = f">ab1_H\n{HEAVY}\n>ab1_L\n{LIGHT}\n>ab1_antigen\nMKT\n"
     path = written(tmp_path / "x.fasta", text)

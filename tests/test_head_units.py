@@ -255,6 +255,11 @@ def test_a_molar_mass_is_refused_if_invalid_or_not_used():
         labelled("KD (nM)", in_units(PKD)["kd_nm"], molar_mass="vhh")
 
 
+def test_a_table_whose_every_label_would_be_skipped_says_why():
+    with pytest.raises(LabelError, match=r"all 2 rows are bad.*\n.*'1,200' is not a valid label"):
+        labelled("KD (nM)", ["1,200", "3,400"], bad_rows="skip")
+
+
 @pytest.mark.parametrize(
     ("columns", "taken"),
     [

@@ -52,6 +52,12 @@ def test_mutations_of_both_chains_in_all_ways_of_writing_them(text):
     assert variants(table, parent=f"{HEAVY}|{LIGHT}", antigen=RBD) == [expected]
 
 
+@pytest.mark.parametrize("text", ["Ser52aThr", "p.Ser52AThr", "S52Athr", "H:S52aT"])
+def test_positions_with_letters_are_understood_beside_codes_of_three_letters(text):
+    (mutation,) = read_mutations(text)
+    assert (mutation.wild, mutation.position, mutation.residues) == ("S", "52A", "T")
+
+
 def test_a_chain_holds_for_the_mutations_that_follow_it():
     first = named(HEAVY, 33, "A")
     second = named(HEAVY, 50, "K")
@@ -377,6 +383,12 @@ def test_parts_of_mutations_are_checked_and_may_be_of_a_chain_or_antigen():
     shifted = PARTS.assign(site=PARTS["site"] + 1)
     with pytest.raises(SequenceError, match=r"residue 34 of .*"):
         variants(shifted, parent=HEAVY, antigen=RBD)
+    kabat = PARTS.head(2).assign(site="52A", wildtype="P")
+    read = read_sequences(kabat, parent=HEAVY, antigen=RBD, numbering="kabat")
+    assert not any("name no wild-type" in note for note in read.notes)
+    two = PARTS.assign(position=PARTS["site"])
+    with pytest.raises(ColumnError, match="with --column mutation_position=NAME if positions are"):
+        variants(two, parent=HEAVY, antigen=RBD)
     unchecked = read_sequences(PARTS.drop(columns="wildtype"), parent=HEAVY, antigen=RBD)
     assert "no column has the wild-type residues" in " ".join(unchecked.notes)
     of_antigen = pd.DataFrame(

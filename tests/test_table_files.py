@@ -170,7 +170,7 @@ def test_chains_are_joined_where_the_role_is_the_second_word_of_a_header(tmp_pat
     assert pairs.frame["id"].tolist() == ["ab0", "ab1", "ab2"]
     assert pairs.antibodies.chains == [*zip(rows["heavy"], rows["light"], strict=True)]
     (tmp_path / "a.fasta").write_text(records + ">ab0 of mouse\nEVQ\n")
-    with pytest.raises(TableError, match="record 'ab0' is the second sequence of 'ab0'"):
+    with pytest.raises(TableError, match="record 'ab0 of mouse' does not end in a role"):
         abag.plan(tmp_path / "a.fasta", no_antigen=True)
 
 

@@ -608,9 +608,12 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     names = [header.partition(" ")[0] for header, _ in records]
     ends = [CHAIN_ENDING.fullmatch(name) for name in names]
     if len({*names}) < len(names):  # as in "ab1 heavy chain" and "ab1 light chain"
-        whole = [CHAIN_ENDING.fullmatch(header) for header, _ in records]
+        headers = [header for header, _ in records]
+        whole = [CHAIN_ENDING.fullmatch(header) for header in headers]
         if all(whole):
             ends = whole
+        elif not any(ends) and len({*headers}) == len(headers):  # as in "spike BA.1"
+            names = headers
     if not any(ends):  # as in VH_ab1 and VL_ab1
         behind = [CHAIN_ENDING.fullmatch(role_last(name)) for name in names]
         if _share_names(behind, {"heavy"}, {"light"}):

@@ -53,7 +53,8 @@ _CODES = {
     "HIS": "H", "ILE": "I", "LEU": "L", "LYS": "K", "MET": "M", "PHE": "F", "PRO": "P", "SER": "S",
     "THR": "T", "TRP": "W", "TYR": "Y", "VAL": "V", "TER": "*",
 }  # fmt: skip
-_LONG = re.compile(f"(?<![A-Z])(?:{'|'.join(_CODES)})(?=\\d)|(?<=[\\d()])(?:{'|'.join(_CODES)})")
+_CODE = f"(?:{'|'.join(_CODES)})"
+_LONG = re.compile(rf"(?<![A-Z]){_CODE}(?=\d)|(?:(?<=[\d()])|(?<=\d[A-Z])){_CODE}")
 _HEAVY_NAMES = frozenset(("H", "HC", "VH", "VHH", "HEAVY", "HEAVYCHAIN"))
 _LIGHT_NAMES = frozenset(("L", "LC", "VL", "VK", "LIGHT", "LIGHTCHAIN"))
 _CHAIN_WORD = "(?:HEAVY|LIGHT)(?:[ _]?CHAIN)?|VHH|VH|VL|VK|HC|LC"
@@ -172,6 +173,11 @@ class MutationRules:
         """The numbering in words, for messages."""
         start = f" from {self.first_residue}" if self.first_residue != 1 else ""
         return f"{self.numbering} numbering{start}"
+
+
+def one_letter(residue: str) -> str:
+    """Return the letter of a residue of three letters; any other text as it is."""
+    return _CODES.get(residue.upper(), residue)
 
 
 def means_parent(text: str) -> bool:
@@ -573,7 +579,10 @@ def _find_mutations(
     if not is_needed:
         return []  # every row has the parent, and a variant of the antigen
     problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
-    advice = "Name it with --column mutations=NAME, or leave --parent out."
+    advice = (
+        "Name it with --column mutations=NAME, with --column mutation_position=NAME if positions "
+        "are in another, or leave --parent out."
+    )
     raise MissingColumn(with_found(problem, table.names, advice))
 
 

@@ -690,7 +690,7 @@ def find_references(
     written = {kind: [*(parts if kind in split else ()), x] for kind, x in mutations.items()}
     if light:
         written["antibody"].append(light)
-    remarks += _describe_mutations(table, written, rules, constants)
+    remarks += _describe_mutations(table, written, parts, rules, constants)
     if split and "mutation_wild" not in further:
         remarks.append(
             "no column has the wild-type residues, so that they are not checked: are the numbers "
@@ -736,6 +736,7 @@ def _mutation_rules(
 def _describe_mutations(
     table: Table,
     columns: Mapping[Kind, Sequence[str]],
+    parts: Sequence[str],
     rules: Mapping[Kind, MutationRules],
     constants: Mapping[str, str | None],
 ) -> Iterator[str]:
@@ -755,6 +756,8 @@ def _describe_mutations(
         if is_other and holds_mutations(table, name):
             yield f"column {name!r} holds mutations that are not applied: it was not chosen"
     for name in used:
+        if name in parts:
+            continue
         unchecked = without_wild(table, name)
         if unchecked:
             yield (

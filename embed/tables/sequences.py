@@ -88,6 +88,7 @@ from abag.embed.tables.mutations import (
     means_parent,
     mutate,
     of_chain,
+    one_letter,
     propose_numbers,
 )
 from abag.embed.tables.numbering import (
@@ -333,11 +334,13 @@ def _distinct_mutations(
     """Return the index of each row's mutations, (R,), and these, joined with their `parts`."""
     code_R, cells = distinct_cells(table, role)
     texts = [cell_name(cell) for cell in cells]
+    if parts:
+        texts = [*map(one_letter, texts)]
     for part in reversed(parts):  # each goes before the others
         part_R, cells = distinct_cells(table, part)
         code_R, both = _distinct_pairs(code_R, part_R, len(cells))
         # pandas writes 33 as 33.0 beside empty cells
-        befores = [cell_name(cell).removesuffix(".0") for cell in cells]
+        befores = [one_letter(cell_name(cell).removesuffix(".0")) for cell in cells]
         behind = ":" if part == "mutation_chain" else ""
         joined = []
         for at, before in both:

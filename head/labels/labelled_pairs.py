@@ -599,7 +599,8 @@ def _refuse_rows(
     table: SequenceTable, labels: _CheckedLabels, options: LabelOptions, *, refuse_sequences: bool
 ) -> None:
     """Refuse the rows that are not to be skipped, and a table without a usable label."""
-    refused = SkippedRows([*labels.bad] if options.bad_rows == "error" else [])
+    are_refused = options.bad_rows == "error" or not labels.usable.any()
+    refused = SkippedRows([*labels.bad] if are_refused else [])
     if refuse_sequences:
         refused.update(table.skipped)
     if refused.bad:
