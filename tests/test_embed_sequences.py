@@ -173,7 +173,7 @@ def test_a_light_column_alone_has_to_be_named_as_the_heavy_one_may_not_be_recogn
 
 @pytest.mark.parametrize(("cells", "word"), [
     ({"light": ["DIQ", "ND"]}, "'ND'"), ({"light": ["DIQ", "none"]}, "'none'"),
-    ({"light": ["DIQ", "nanobody"]}, "'nanobody'"), ({"light": ["DIQ", "x"]}, "'x'"),
+    ({"light": ["DIQ", "nanobody"]}, "'nanobody'"), ({"light": ["DIQ", "NT"]}, "'NT'"),
     ({"heavy": ["EVQ", "Unknown"]}, "'Unknown'"), ({"antigen": [AG, "nd"]}, "'nd'"),
     ({"antigen": [AG, "VEGF"]}, "'VEGF'"), ({"antigen": [AG, "Spike"]}, "'Spike'"),
 ])  # fmt: skip

@@ -184,7 +184,7 @@ def test_rows_that_are_crossed_out_are_read_and_reported(tmp_path):
     assert not any("struck" in x for x in read_sequences(workbook(tmp_path / "u.xlsx")).notes)
 
 
-@pytest.mark.parametrize("shown", ["0.0%", "#,##0,", '0.0" pM"', "0\\ \\p\\M", '">"0'])
+@pytest.mark.parametrize("shown", ["0.0%", "#,##0,", '0.0" pM"', "0\\ \\p\\M", '">"0%'])
 def test_numbers_that_a_sheet_shows_otherwise_than_it_stores_them_are_reported(tmp_path, shown):
     def change(sheet):
         for row in sheet.iter_rows(min_row=2, min_col=4):
@@ -207,6 +207,17 @@ def test_formats_that_change_neither_size_nor_unit_are_not_reported(tmp_path, sh
     rows = [[*ROWS[0][:3], "KD (nM)"], *ROWS[1:]]
     notes = read_sequences(workbook(tmp_path / "a.xlsx", rows, change)).notes
     assert not any("number format" in note for note in notes)
+
+
+@pytest.mark.parametrize("shown", ['">"0', "\\>0.00", '"> "#,##0', ">0.0E+00"])
+def test_a_relation_in_a_number_format_is_read_with_its_number(tmp_path, shown):
+    def change(sheet):
+        sheet["D2"].number_format = shown
+
+    rows = [[*ROWS[0][:3], "KD (nM)"], *ROWS[1:]]
+    pairs = read_sequences(workbook(tmp_path / "a.xlsx", rows, change))
+    assert pairs.frame["KD (nM)"].tolist() == [">8.5", "7"]
+    assert not any("number format" in note for note in pairs.notes)
 
 
 def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):

@@ -347,8 +347,7 @@ MISSING_TEXT = frozenset(
 _WORDS = (
     "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|same|ditto|identical|pending|proprietary|"
     "confidential|unpublished|unavailable|heavy|light|kappa|lambda|vh|vl|vhh|vk|hc|lc|fab|scfv|igg|"
-    "antigen|ag|target|sequence|nanobody|nanobodies|sdab|camelid|absent|empty|blank|failed|tba|nt|nr|"
-    "x|xx|xxx"
+    "antigen|ag|target|sequence|nanobody|nanobodies|sdab|camelid|absent|empty|blank|failed|tba|nt|nr"
 )
 NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|"))
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""

@@ -75,6 +75,8 @@ _SHOWN_OTHERWISE = re.compile(
     r'%|,(?![#0?])|(?<!\[)[<>≤≥~]|"(?P<unit>[^";]*[^\W\d_][^";]*)"|\\[^\W\d_]'
 )
 """In a number format: a factor, a relation or text such as a unit that is shown with the number."""
+_SHOWN_RELATION = re.compile(r'["\\]*([<>≤≥~]=?)["\\ ]*[#0?.,]*[#0?](?:E[+-]0+)?')
+"""A number format that shows a number as it is, behind a relation: the cell is a bound."""
 _MERGED = re.compile(rb'<mergeCell\s[^<>]*?ref="([A-Z0-9:]+)"')
 _UNCOMPUTED = re.compile(
     rb'<c r="([A-Z]{1,3}\d{1,7})"(?:(?! t="str")[^<>])*><f[^<>]*(?:/>|>[^<>]*</f>)'
@@ -491,9 +493,12 @@ def _filled_part(
     for row, cells_of_row in enumerate(sheet.iter_rows()):
         for column, cell in enumerate(cells_of_row):
             if text := cell_text(_with_powers(cell.value)):
-                filled[row, column] = text
                 if cell.data_type == "n" and _SHOWN_OTHERWISE.search(cell.number_format):
-                    formats.setdefault(column, (cell.number_format, text))
+                    if relation := _SHOWN_RELATION.fullmatch(cell.number_format):
+                        text = f"{relation[1]}{text}"
+                    else:
+                        formats.setdefault(column, (cell.number_format, text))
+                filled[row, column] = text
                 if has_struck and cell.font.strike:
                     struck.setdefault(row, cell.coordinate)
     if not filled:
