@@ -1,7 +1,7 @@
 """Compare what abag reads of a table of other people with a reading by pandas alone.
 
     python benchmarks/bench_public_tables.py TABLE --column heavy=NAME --column antigen=NAME
-        --column pkd=NAME --label kd_m [--no-antigen | --antigen SEQ] --out lines.jsonl
+        --column pkd=NAME --label kd_m [--no-antigen | --antigen SEQ] [--hold-out .3] --out lines.jsonl
     python benchmarks/bench_public_tables.py --tiny --out lines.jsonl     # seconds, on a CPU
 
 The columns have to be named, so that pandas needs no rule of abag to find them. pandas reads every
@@ -9,6 +9,11 @@ cell as text, converts the labels by the plain formula of their unit, and takes 
 with the same cells of sequences; of abag it is told only which rows were skipped for a sequence.
 Then the table is embedded with residue composition and fitted with ridge, as a new user would.
 One JSON object is written: counts and labels of both, and whether they agree.
+
+With --hold-out, pandas puts the rows of this share of antibodies aside before abag sees the table.
+The rest is fitted with the defaults; what `evaluate` says of the rows aside is computed again by
+pandas and SciPy from the file of `predict`, and the best label of 8 pairs that `rank` chooses is
+written beside the one that it expects.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import spearmanr
 
 import abag
 from abag.head.demo import demo_table
@@ -35,6 +41,8 @@ SEQUENCES = ("heavy", "light", "antibody", "antigen")
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
 SAME = 1e-9
 """Difference of labels from rounding alone."""
+ROUNDED = 1e-3
+"""Difference of scores from rounding of the predictions in files."""
 
 
 def read_with_pandas(path, columns, unit, skipped):
@@ -74,12 +82,17 @@ def of_sequences(reading):
     return kept | {"columns": columns}
 
 
-def compare(path, given):
-    """Read a table both ways, fit it, and return what is written about it."""
+def reading_of(given):
+    """Return the options with which abag reads the table, and the columns among them."""
     columns = dict(text.partition("=")[::2] for text in given.column)
     reading = {"columns": columns, "bad_rows": "skip", "label": given.label}
     reading |= {"no_antigen": given.no_antigen, "antigen": given.antigen}
-    reading |= {"better": given.better}
+    return reading | {"better": given.better}, columns
+
+
+def compare(path, given):
+    """Read a table both ways, fit it, and return what is written about it."""
+    reading, columns = reading_of(given)
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
         planned, read = read_with_abag(path, reading, columns, at / "store", at / "skipped.csv")
@@ -110,6 +123,63 @@ def compare(path, given):
     }
 
 
+def hold_out(path, given, reading, columns, share, seed=1):
+    """Return what `evaluate` and `rank` say of rows that abag never saw, and what is true."""
+    frame = pd.read_excel(path) if path.suffix == ".xlsx" else pd.read_csv(path)
+    label = columns.get("pkd", columns.get("label"))
+    names = [columns[role] for role in ("heavy", "light", "antibody") if role in columns]
+    group = frame.groupby(names, dropna=False).ngroup()
+    antibodies = group.max() + 1
+    chosen = np.random.default_rng(seed).permutation(antibodies)[: int(share * antibodies)]
+    aside = frame[group.isin(chosen)].assign(place=lambda rows: np.arange(len(rows)))
+    encoders = {"antibody_encoder": "composition"} if reading["no_antigen"] else COMPOSITION
+    with tempfile.TemporaryDirectory() as folder:
+        at = Path(folder)
+        train = frame[~group.isin(chosen)]
+        abag.embed_table(train, at / "store", **encoders, **of_sequences(reading))
+        abag.fit(train, at / "store", at / "run", report=False, **reading)
+        abag.predict(aside.drop(columns=label), at / "run", at / "aside.csv")
+        said = abag.evaluate(at / "run", table=aside)["table"]["regimes"]
+        order = at / "order.csv"
+        rank = abag.rank(at / "aside.csv", order, run=at / "run", batch=8, keep_far=True)
+        rows = pd.read_csv(at / "aside.csv")
+        best = pd.read_csv(order)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        value = FORMULAS[given.label](pd.to_numeric(aside[label], errors="coerce"))
+    rows["true"] = value.to_numpy()[rows["place"]]  # rows with bad sequences are not predicted
+    names += [columns["antigen"]] if "antigen" in columns else []
+    predicted = "pkd_predicted" if "pkd_predicted" in rows else "predicted"
+    kept = [predicted, "sigma", "regime"]
+    pairs = rows.groupby(names, dropna=False)[[*kept, "true"]].agg(
+        {name: "first" for name in kept} | {"true": "median"}
+    )
+    lines = []
+    for regime in said:
+        tested = pairs[pairs["regime"] == regime["regime"]].dropna(subset="true")
+        error = tested["true"] - tested[predicted]
+        truth = {
+            "rmse": float(np.sqrt((error**2).mean())),
+            "coverage": float((error.abs() <= 1.6448536 * tested["sigma"]).mean()),
+            "spearman": float(spearmanr(tested["true"], tested[predicted])[0]),
+        }
+        claimed = {"rmse": regime["rmse"], "coverage": regime["coverage"]}
+        claimed["spearman"] = (regime["spearman"] or {}).get("value")
+        agree = all(
+            claimed[key] is None or abs(claimed[key] - truth[key]) <= ROUNDED for key in truth
+        )
+        lines.append({"regime": regime["regime"], "pairs": len(tested), **truth, "agree": agree})
+    lower_first = best[predicted].iloc[0] <= best[predicted].iloc[-1]
+    found = best.merge(pairs["true"].reset_index(), on=names)["true"]
+    return {
+        "train": len(train),
+        "regimes": lines,
+        "expected_best": rank["expected_best"],
+        "best_interval": rank["best_interval"],
+        "best": float(found.min() if lower_first else found.max()),
+        "agree": all(line["agree"] for line in lines),
+    }
+
+
 def write_tiny(path):
     """Write a small table with replicates, empty and bad cells."""
     frame = demo_table(0).head(60)
@@ -129,6 +199,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--better", choices=["higher", "lower"])
     parser.add_argument("--antigen")
     parser.add_argument("--no-antigen", action="store_true")
+    parser.add_argument("--hold-out", type=float, metavar="SHARE")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(arguments)
@@ -139,6 +210,10 @@ def main(arguments: list[str] | None = None) -> None:
             given.column = ["heavy=heavy", "light=light", "antigen=antigen", "pkd=K (nM)"]
             given.label = "kd_nm"
         line = compare(given.table, given)
+        if given.hold_out or given.tiny:
+            reading, columns = reading_of(given)
+            line["held_out"] = hold_out(given.table, given, reading, columns, given.hold_out or 0.3)
+            line["agree"] = line["agree"] and line["held_out"]["agree"]
     with given.out.open("a") as file:
         file.write(json.dumps(line) + "\n")
     print(json.dumps(line, indent=1))

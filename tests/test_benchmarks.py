@@ -385,6 +385,8 @@ def test_a_table_is_read_by_abag_as_by_pandas(run_script, tmp_path):
     assert line["abag_read"] == "63 rows read, 3 skipped, 60 used"
     assert line["abag_pairs"] == line["pairs"] == 57
     assert line["rmse"]
+    assert line["held_out"]["agree"]
+    assert line["held_out"]["train"] < 63
 
 
 def test_planted_errors_of_labels_are_noise_of_that_size(monkeypatch):
