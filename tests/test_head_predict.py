@@ -35,7 +35,7 @@ from abag import (
     TableError,
 )
 from abag.embed.tables.chains import MISSING_TEXT
-from abag.embed.tables.table_writer import with_types, writing_table
+from abag.embed.tables.table import with_types, writing_table
 from abag.head.predictor.predictor import SCORE_COLUMNS, SequenceCollector, Sequences
 from abag.head.predictor.scoring import by_antibody
 

@@ -2,7 +2,7 @@
 
 Promises that every column and row of a file is there, unchanged, or that one line says what is
 wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
-``.gz``; only those of `table_writer.WRITERS` are written, too.
+``.gz``; only those of `table.WRITERS` are written, too.
 """
 
 from __future__ import annotations

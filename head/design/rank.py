@@ -25,8 +25,7 @@ from abag.core.files import why_not_writable
 from abag.core.messages import counted, reporting, say
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.layout import NOTHING, tables_of
-from abag.embed.tables.table import TableLike
-from abag.embed.tables.table_writer import check_writable
+from abag.embed.tables.table import TableLike, check_writable
 from abag.head.design.batches import (
     RULES,
     Aim,
@@ -52,7 +51,7 @@ from abag.head.design.candidates import (
     molar_mass_of,
     read_all_measured,
     read_candidates,
-    read_rows,
+    read_chosen_rows,
     say_if_measured,
     signed,
     sites_of,
@@ -395,7 +394,7 @@ def rank(
         if chosen.run is not None:
             say_earlier_batches(Path(chosen.run), quantity)
         rows = candidates.frame["row"].to_numpy()[batch.index]
-        frame = read_rows(layout, rows, typed=has_types(out))
+        frame = read_chosen_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
         frame = _with_scores(frame, candidates, batch, chosen)
         if second is not None:

@@ -30,7 +30,7 @@ from abag.core.files import replacing
 from abag.core.messages import counted, reporting, say
 from abag.embed.store.store import open_store
 from abag.embed.tables.layout import NOTHING, with_habits
-from abag.embed.tables.table_writer import writing_table
+from abag.embed.tables.table import writing_table
 from abag.head.design.sites import (
     Mutant,
     Parent,

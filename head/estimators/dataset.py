@@ -22,7 +22,7 @@ from abag.core.python_surface import as_html, shorten
 from abag.embed.store.store import as_store, folder_with
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.table_writer import with_types
+from abag.embed.tables.table import with_types
 from abag.head.evaluation.verdicts import label_problems
 from abag.head.labels.column import decide_label
 from abag.head.labels.labelled_pairs import (

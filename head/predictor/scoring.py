@@ -65,9 +65,10 @@ from abag.embed.tables.pairs import (
     describe_counts,
     read_pairs,
 )
-from abag.embed.tables.table import OneTable, TableLike
-from abag.embed.tables.table_writer import (
+from abag.embed.tables.table import (
     ColumnTypes,
+    OneTable,
+    TableLike,
     WriteFrame,
     check_writable,
     with_types,
