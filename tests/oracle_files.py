@@ -360,12 +360,19 @@ def residues(text):
 
 
 def with_points(rows):
-    """Return rows whose labels have points for commas, if some have a comma and none a point."""
-    labels = [re.sub("^[<>]", "", str(row.get("pKd")).strip()) for row in rows]
-    marked = [label for label in labels if re.search(r"\d[.,]|[.,]\d", label)]
-    if not marked or not all(re.fullmatch(r"\d+,\d+", label) for label in marked):
-        return rows
-    return [row | {"pKd": row["pKd"] and str(row["pKd"]).replace(",", ".")} for row in rows]
+    """Return rows whose labels have points for commas, or nothing, where all of them tell it."""
+    labels = [str(row.get("pKd") or "").strip(" <>") for row in rows]
+    marked = [label for label in labels if "," in label or label.count(".") > 1]
+    german = [re.fullmatch(r"\d+,\d+(e-?\d+)?|\d{1,3}(\.\d{3})+(,\d+)?", label) for label in marked]
+    english = [re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+(\.\d+)?", label) for label in marked]
+    marks = {}
+    if all(german) and not all(english):
+        has_points = any(re.fullmatch(r"\d*\.\d*(e-?\d+)?", label) for label in labels)
+        marks = {} if has_points else {".": "", ",": "."}
+    elif all(english) and not all(german):
+        marks = {",": ""}
+    plain = str.maketrans(marks)
+    return [row | {"pKd": row.get("pKd") and str(row["pKd"]).translate(plain)} for row in rows]
 
 
 def expected(row):

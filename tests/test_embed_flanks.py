@@ -105,12 +105,18 @@ def test_every_command_reports_leaders_and_tags_as_it_does_constant_domains(tmp_
 
 @pytest.mark.parametrize("cdrs", [
     ["ARDYYGMDV", "AKGGYSSGWYFDY"], ["CARKPFYQGYFDVW", "CAQYYYGRYFDVW", "CARW" + "G" * 9 + "W"],
+    ["ARDYYGMDV", "AKGGYSSGWYFDY", "ARGSTYYSSYFDQ"],
 ])  # fmt: skip
 def test_a_table_of_nothing_but_cdrs_is_refused(cdrs):
     words = f"column 'heavy' holds parts of heavy chains, such as '{cdrs[0]}'"
     for lights in (None, [LIGHT] * len(cdrs)):
         with pytest.raises(TableError, match=words):
             abag.plan(table(cdrs, lights))
+    for fault in ("AT-SYEGMDV", "ARHG_YYYYMDV"):  # no names, of which a file could have the chains
+        others = [f"AR{residue}YYGMDV" for residue in "ACDEFGHIKLMNPQRSTVWY"]
+        strings = pd.DataFrame({"seq": [*cdrs, *others, fault, f"{fault}Y"]})
+        with pytest.raises(TableError, match=words.replace("heavy'", "seq'")):
+            abag.plan(strings, no_antigen=True)
     # as they are named, whatever they look like
     named = table(["GFTFSSYA", "GYTFTNYG"]).rename(columns={"heavy": "cdr_h1"})
     with pytest.raises(TableError, match="column 'cdr_h1' holds parts of heavy chains"):

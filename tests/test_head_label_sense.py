@@ -126,6 +126,15 @@ def test_a_table_whose_only_labels_are_yes_and_no_is_told_how_to_read_them():
     )
 
 
+@pytest.mark.parametrize(("scale", "hint"), [
+    (1e-9, "'Kd' holds M, by the size of its numbers: use --column pkd=Kd --label kd_m."),
+    (1e-3, "'Kd' may be one: use --column pkd=Kd --label UNIT."),
+])  # fmt: skip
+def test_numbers_as_small_as_those_in_molar_are_said_to_be_in_it(scale, hint):
+    problems = abag.plan(table(Kd=scale * 10 ** (9 - PKD)))["problems"]
+    assert problems == [f"table: no column for pkd, but {hint}"]
+
+
 @pytest.mark.parametrize(("names", "hint"), [
     (
         ["KD (nM)", "IC50 [nM]"],

@@ -178,7 +178,7 @@ def test_other_headers_say_nothing(name):
 def test_the_lowest_of_several_affinities_is_not_taken_for_one_in_m():
     kd = in_units(PKD)["kd_m"]
     frame = table("Kd", kd).assign(Kd_min=kd / 2, Kd_max=kd * 2)
-    with pytest.raises(ColumnError, match=r"'Kd' may be one.*'Kd_min' may be one"):
+    with pytest.raises(ColumnError, match=r"'Kd' holds M, .*'Kd_min' holds M, "):
         read_labels(frame)
 
 

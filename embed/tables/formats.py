@@ -693,20 +693,20 @@ def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not text:
         msg = "it is empty"
         raise ValueError(msg)
-    records = _rows_of_pandas(text)
-    if records or text.lstrip().startswith("["):
-        word = "object"
-        records = records or _parse_json(text, "the array")
+    rows = _rows_of_object(text)
+    if rows or text.lstrip().startswith("["):
+        rows = rows or _parse_json(text, "the array")
+        records = [(f"object {number}", row) for number, row in enumerate(rows, 1)]
     else:
-        word = "line"
+        records = []
         # not splitlines: a text may contain U+2028 and other ends of lines
-        lines = enumerate(text.split("\n"), 1)
-        records = [_parse_json(line, f"line {number}") for number, line in lines]
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                records.append((f"line {number}", _parse_json(line, f"line {number}")))
     if not records:
         msg = "its array is empty"
         raise ValueError(msg)
-    for number, record in enumerate(records, 1):
-        place = f"{word} {number}"
+    for place, record in records:
         if not isinstance(record, dict) or not record:
             msg = (
                 f"{place} is {json.dumps(record)[:20]}, not an object that is a row; expected "
@@ -716,10 +716,10 @@ def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, record
 
 
-def _rows_of_pandas(text: str) -> list[dict[str, Any]]:
-    """Return the rows of a table that is one object, as `DataFrame.to_json` writes it; else none.
+def _rows_of_object(text: str) -> list[dict[str, Any]]:
+    """Return the rows of a table that is one object, as pandas and others write it; else none.
 
-    By default an object per column, with the cells by the index, which is numbers if not named.
+    By default pandas has an object per column, with the cells by the index: numbers if not named.
     """
     try:
         whole = _parse_json(text, "") if text.lstrip().startswith("{") else None
@@ -728,20 +728,23 @@ def _rows_of_pandas(text: str) -> list[dict[str, Any]]:
     if not whole:
         return []
     data = whole.get("data")
-    if isinstance(data, list) and {*whole} == {"schema", "data"}:  # orient="table"
+    if isinstance(data, list) and {*whole} in ({"data"}, {"schema", "data"}):  # orient="table"
         return data
     if isinstance(data, list) and {"columns"} <= {*whole} <= {"columns", "index", "data"}:
         refuse_repeated(whole["columns"])
         return [dict(zip(whole["columns"], row, strict=True)) for row in data]
     values = [*whole.values()]
-    if not all(isinstance(value, dict) and value for value in values):
-        return []
-    index = [*dict.fromkeys(chain.from_iterable(values))]
-    if all(map(str.isdecimal, whole)):  # orient="index"
-        return values
-    if all(map(str.isdecimal, index)):
-        return [{name: cells.get(row) for name, cells in whole.items()} for row in index]
-    return []
+    if all(isinstance(value, list) for value in values):
+        sizes = {*map(len, values)}
+        if len(sizes) == 1 and min(sizes) > 2:  # more than the chains of one antibody
+            return [dict(zip(whole, row, strict=True)) for row in zip(*values, strict=True)]
+    if all(isinstance(value, dict) and value for value in values):
+        index = [*dict.fromkeys(chain.from_iterable(values))]
+        if all(map(str.isdecimal, whole)):  # orient="index"
+            return values
+        if all(map(str.isdecimal, index)):
+            return [{name: cells.get(row) for name, cells in whole.items()} for row in index]
+    return [whole] if "\n" in text else []
 
 
 def _parse_json(text: str, place: str) -> Any:  # noqa: ANN401 - any JSON

@@ -810,8 +810,7 @@ def _refuse_names(
         return
     names = names_as_residues(table, table.column(role))
     if not names:
-        are_names = role == "antibody" or holds_names(table, table.column(role))
-        names = column.bad_texts if are_names else []
+        names = column.bad_texts if holds_names(table, table.column(role)) else []
         if len(names) < 2 or column.longest >= SHORT_DOMAIN:
             return
     where = f"{table.source}: column {table.column(role)!r}"
@@ -849,8 +848,9 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
         if not texts or max(map(len, texts)) >= SHORT_DOMAIN:
             continue
         name = table.columns.get("antibody") or table.columns.get(role, role)
-        alike = len(texts) > 1 and all(map(_CDR3.fullmatch, texts))
-        if alike or REGION.search(name):
+        loops = [text for text in texts if _CDR3.fullmatch(text)]  # other peptides hardly match
+        are_loops = len(texts) > 1 and 2 * len(loops) > len(texts)
+        if are_loops or REGION.search(name):
             msg = (
                 f"{table.source}: column {name!r} holds parts of {role} chains, such as "
                 f"{quoted(texts[0])}; expected whole variable domains, of about 110 to 130 "

@@ -8,6 +8,7 @@ people and spreadsheets write them.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import unicodedata
@@ -120,17 +121,20 @@ def meaning_of_commas(cells: pd.Series) -> Literal["", "decimals", "thousands", 
     Cells such as ``0,5`` and ``1.234,5``, or ``1,234.5`` and ``1,234,567``, tell it for the others.
     Points between thousands, as in ``1.234.567``, are unclear beside ``1.234``.
     """
-    texts = [_without_relation(cell) for cell in cells.tolist() if isinstance(cell, str)]
-    marked = [text for text in texts if "," in text or text.count(".") > 1]
-    if not marked:
+    values = cells.tolist()
+    texts = [cell for cell in values if isinstance(cell, str)]
+    if not any("," in text or text.count(".") > 1 for text in texts):
         return ""
-    decimals = [*map(_DECIMAL_COMMA.fullmatch, marked)]
-    thousands = [*map(_THOUSANDS_COMMA.fullmatch, marked)]
-    has_points = any("." in text and _POINT.fullmatch(text) for text in texts)
-    if all(decimals) and not all(thousands) and not has_points:
-        return "decimals"
-    if all(thousands) and not all(decimals):
+    texts = [*map(_without_relation, texts)]
+    marked = [text for text in texts if "," in text or text.count(".") > 1]
+    are_decimals = all(map(_DECIMAL_COMMA.fullmatch, marked))
+    are_thousands = all(map(_THOUSANDS_COMMA.fullmatch, marked))
+    if are_thousands and not are_decimals:
         return "thousands"
+    has_points = any(isinstance(cell, float) and not math.isnan(cell) for cell in values)
+    has_points |= any("." in text and _POINT.fullmatch(text) for text in texts)
+    if are_decimals and not are_thousands and not has_points:
+        return "decimals"
     return "unclear" if any(map(_THOUSANDS_POINT.fullmatch, marked)) else ""
 
 

@@ -127,6 +127,9 @@ _SUMMARIES = frozenset(
 MOST_UNUSUAL = 0.05
 """Share of numbers outside the usual range of pKd that a matrix of pKd may have."""
 _YEARS = (1900, 2100)
+_MOLAR = (1e-15, 1e-3)
+"""Least and largest concentration that may be in M."""
+_MEDIAN_MOLAR = 1e-5  # above, off-rates called kd are as likely
 FEWEST_FOR_SCALE = 10
 """Fewer values do not show how they are distributed."""
 DECADES = 100.0
@@ -264,6 +267,14 @@ class Column:
         is_named = kind < 2 and not self.is_beside_labels
         return self.header.better is not None or is_named
 
+    @property
+    def is_molar(self) -> bool:
+        """Whether its numbers are as small as only concentrations in M are, not in nM or uM."""
+        values = self.numbers[np.isfinite(self.numbers)]
+        if not len(values) or values.min() < _MOLAR[0] or values.max() > _MOLAR[1]:
+            return False
+        return bool(np.median(values) <= _MEDIAN_MOLAR)
+
     def in_unit(self, unit: str, role: str = "pkd") -> str:
         """Spell the options that read it as affinities in a unit."""
         return f"{column_option(role, self.name)} --label {unit}"
@@ -296,6 +307,8 @@ class Column:
         stated = unit_of_cells(self.table, units[0], self.name) if len(units) == 1 else None
         if stated is not None:
             return f"{self.name!r} is {stated} by column {units[0]!r}: use {self.in_unit(stated)}."
+        if header.affinity and self.is_molar:
+            return f"{self.name!r} holds M, by the size of its numbers: use {self.in_unit('kd_m')}."
         return self.proposal("." if header.affinity else _IF_NO_AFFINITY)
 
     def proposal(self, ending: str) -> str:
