@@ -779,6 +779,18 @@ def with_references(table: Table, references: References) -> Table:
 # --- sequences of options -------------------------------------------------------------------------
 
 
+def read_antigen(value: str, files: Sequence[str]) -> str:
+    """Return the text of one antigen: a sequence, that of a file with one, or of a name in files.
+
+    Raises
+    ------
+    AbagError
+        If it is a name that the files do not have, or a file without a single antigen.
+    """
+    names = load_names(files) if files else None
+    return _constant(value, "--antigen", "antigen", names) or ""
+
+
 def _constant(
     value: str | None, option: str, kind: Kind, names: NamedSequences | None
 ) -> str | None:

@@ -47,6 +47,7 @@ from abag.embed.tables.chains import (
     ROLES_OF,
     Kind,
 )
+from abag.embed.tables.content import is_sequence
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
     NOTHING,
@@ -65,6 +66,7 @@ from abag.embed.tables.pairs import (
     describe_counts,
     read_pairs,
 )
+from abag.embed.tables.references import read_antigen
 from abag.embed.tables.table import (
     ColumnTypes,
     OneTable,
@@ -792,6 +794,9 @@ def predict_pair(
     if antigen is None and "antigen" in predictor.kinds:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
+    if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
+        files = tuple(file.path for file in predictor.layout.sequences if not file.why_not())
+        antigen = read_antigen(antigen, files)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise PredictionError(msg)
