@@ -14,7 +14,7 @@ from abag.head.models.config import TrainingPrecision
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
 
-Sides = Literal["antibody", "antigen", "both"]
+AdaptedSides = Literal["antibody", "antigen", "both"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class AdaptConfig(
     fold: int | None = option(
         None, group="Split", help="Fold of the split, counted from 0.", default_text="the only one"
     )
-    sides: Sides = option("both", group="Encoders", help="Encoders to adapt.")
+    sides: AdaptedSides = option("both", group="Encoders", help="Encoders to adapt.")
     no_antigen: bool = option(
         False, python_only=True, help="Not supported: pairs of antibody and antigen are trained on."
     )

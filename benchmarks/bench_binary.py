@@ -19,6 +19,7 @@ the classifiers, with their lengths.
     python benchmarks/bench_binary.py rare FOLDER --out lines.jsonl [--seeds 4]
     python benchmarks/bench_binary.py summary --out lines.jsonl       means of the lines
 
+`--logistic` trains networks by the log loss of yes instead of squared errors of expected latent values.
 `--around` are residues before and behind the sequences of `--heavy`, which are parts of a chain.
 FOLDER has tables as `outside_truth.TABLES` names them; vectors are residue compositions.
 """
@@ -34,6 +35,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 from outside_truth import COMPOSITION, TABLES, read
 from scipy.optimize import brentq
 from scipy.spatial.distance import cdist
@@ -44,10 +46,12 @@ from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessR
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 import abag
 from abag.core.messages import reporting
 from abag.head.labels.classes import spelled
+from abag.head.models import network
 from abag.head.models.probit import class_thresholds, expected_latent
 
 CASES = {
@@ -84,6 +88,19 @@ def composition(texts):
     counts = np.array([[text.count(letter) for letter in LETTERS] for text in texts])
     spread = length.std() or 1.0
     return np.column_stack([20 * counts / length[:, None], (length - length.mean()) / spread])
+
+
+def logistic(pairs):
+    """Return the log loss of each pair, (B,), of logits that begin at the frequency of yes.
+
+    Where predictions are 0, they have the slope that squared errors of labels with variance 1 have.
+    """
+    square_B = pairs.target_B.square()  # of a share q of yes, that of a yes is (1 - q) / q
+    is_yes_B = pairs.target_B > 0
+    share_B = torch.where(is_yes_B, 1 / (1 + square_B), square_B / (1 + square_B))
+    spread_B = (share_B * (1 - share_B)).sqrt()
+    logit_B = torch.logit(share_B) + pairs.predicted_B / spread_B
+    return binary_cross_entropy_with_logits(logit_B, is_yes_B.float(), reduction="none")
 
 
 def peers(x_ND, y, kept, held_out):
@@ -434,12 +451,15 @@ def main():
     parser.add_argument("--head")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--numbers", action="store_true", help="fit the affinities, too")
+    parser.add_argument("--logistic", action="store_true", help="log loss of networks")
     parser.add_argument("--tiny", action="store_true", help="one small planted table")
     parser.add_argument("--out", type=Path, help="lines of JSON; appended")
     arguments = parser.parse_args()
     given = {"head": arguments.head, "epochs": arguments.epochs}
     arguments.options = {name: value for name, value in given.items() if value is not None}
     arguments.new = NEW
+    if arguments.logistic:
+        network.LOSSES["mse"] = logistic
     if arguments.tiny:
         arguments.new = 400
         LAWS[:] = [(1.0, 0.4, 60)]

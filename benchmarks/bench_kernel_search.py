@@ -18,7 +18,7 @@ import torch
 
 from abag.core.cores import limit_blas
 from abag.head.models.kernel_search import CRITERIA, FoldLabels, KernelSearch, SolvedKernels
-from abag.head.models.kernels import PairSet, Side
+from abag.head.models.kernels import KernelSide, PairSet
 from abag.head.regimes.splits import grouped_folds
 
 WIDTH = 64
@@ -32,7 +32,9 @@ def draw_search(pairs):
     antigen = np.unique(rng.integers(20, size=pairs), return_inverse=True)[1]
     sides = []
     for index in (antibody, antigen):
-        sides.append(Side.of(rng.normal(size=(index.max() + 1, WIDTH)).astype("f4"), (WIDTH,)))
+        sides.append(
+            KernelSide.of(rng.normal(size=(index.max() + 1, WIDTH)).astype("f4"), (WIDTH,))
+        )
     train = PairSet(*sides, antibody, antigen)
     signal = sides[0].train_AD[antibody, 0] + np.sin(sides[1].train_AD[antigen, 0])
     target = signal + rng.normal(scale=0.5, size=pairs)

@@ -1,6 +1,7 @@
 """Promises about selected rounds, tables that are mostly bounds, and laboratories, beside the truth.
 
     python benchmarks/bench_promises.py rounds|bounds|laboratories --out lines.jsonl [--seeds 4]
+    python benchmarks/bench_promises.py counts --fits FOLDER
     python benchmarks/bench_promises.py summary --out lines.jsonl
     python benchmarks/bench_promises.py rounds --tiny --out lines.jsonl          # seconds
 
@@ -9,7 +10,10 @@ All tables follow planted laws, so that the labels of pairs that abag never saw 
 Spearman correlation that a run promises is looked up among all other variants. `bounds`: labels below
 a limit are bounds; predictions are compared with the labels that it hides, beside a forest that takes
 bounds for values. `laboratories`: each measures its own antigens, and adds a value of its own to all
-of them; one laboratory is held out, `abag evaluate` judges its rows, and ten of them are then added.
+of them; one laboratory is held out, `abag evaluate` judges its rows, and ten of them are then added; what
+is promised of each regime then is compared with the other rows. `counts`: errors of held-out known pairs
+in units of sigma, by how many training pairs have their antibody or antigen, in the fits that
+`bench_strong.py --cutoffs` has kept.
 Vectors are residue compositions. Writes a JSON line per case.
 """
 
@@ -18,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +42,8 @@ CHOSEN = 24
 ROUNDS = 3
 SHARES = (0.3, 0.68, 0.9)
 """Of labels that are bounds."""
+COUNTS = (-1, 1, 2, 4, 8, 16, 10_000)
+"""Edges of bins of training pairs."""
 LABORATORIES = 5
 SHIFT = 0.8
 """Standard deviation of what a laboratory adds, in pKd."""
@@ -165,11 +172,11 @@ def concordance(predicted, truth, is_exact):
     return right / known if known else None
 
 
-def laboratories(seed, options):
+def laboratories(seed, options, sizes):
     """Yield promises about the antigens of a laboratory that was never seen."""
     frame = demo_table(seed).fillna("").drop_duplicates(["heavy", "light", "antigen"])
     rng = np.random.default_rng(seed)
-    for rows in (120, 250):
+    for rows in sizes:
         table = frame.iloc[rng.permutation(len(frame))].reset_index(drop=True)
         antigen = pd.factorize(table["antigen"])[0]
         laboratory = antigen % LABORATORIES
@@ -194,8 +201,10 @@ def laboratories(seed, options):
                 scored = predict(new.drop(columns=["pKd", *bare]), folder / "run", folder)
                 error = (scored["pkd_predicted"] - new["pKd"]).to_numpy()
                 first, others = np.split(rng.permutation(len(new)), [10])
-                abag.fit(new.drop(columns=bare).iloc[first], folder / "store", folder / "next",
-                         add=str(folder / "run"), report=False)  # fmt: skip
+                added_to = abag.fit(
+                    new.drop(columns=bare).iloc[first], folder / "store", folder / "next",
+                    add=str(folder / "run"), report=False,
+                )  # fmt: skip
                 again = predict(
                     new.drop(columns=["pKd", *bare]).iloc[others].reset_index(drop=True),
                     folder / "next", folder,
@@ -203,6 +212,18 @@ def laboratories(seed, options):
             error_after = again["pkd_predicted"].to_numpy() - new["pKd"].to_numpy()[others]
             inside = np.abs(error) <= Z_90 * scored["sigma"].to_numpy()
             after = np.abs(error_after) <= Z_90 * again["sigma"].to_numpy()
+            promised_rmse = {score["regime"]: score["rmse"] for score in added_to["regimes"]}
+            for regime, of_regime in again.groupby("regime"):
+                at = of_regime.index
+                yield {
+                    "what": f"ten rows added, {'named' if categories else 'not named'}, {regime}",
+                    "rows": rows,
+                    "n": len(at),
+                    "promised_rmse": promised_rmse.get(regime),
+                    "mean_sigma": float(of_regime["sigma"].mean()),
+                    "rmse": float(np.sqrt(np.mean(error_after[at] ** 2))),
+                    "coverage": float(after[at].mean()),
+                }
             yield {
                 "what": f"laboratories, {'named' if categories else 'not named'}",
                 "rows": rows,
@@ -214,6 +235,36 @@ def laboratories(seed, options):
                 "rmse_after": float(np.sqrt(np.mean(error_after**2))),
                 "bias_after": float(error_after.mean()),
                 "coverage_after": float(after.mean()),
+            }
+
+
+def counts(folder):
+    """Yield how large errors of known pairs are, by the training pairs with a sequence of theirs."""
+    several = []
+    for path in sorted(folder.glob("*-ridge-*.parquet")):
+        rows = pd.read_parquet(path)
+        rows = rows[(~rows["is_new"].astype(bool)) & (rows["censored"] == 0)]
+        all_pairs = rows.drop_duplicates("pair")
+        known = rows[rows["regime"] == "known"]
+        if known.empty:
+            continue
+        known = known.assign(table=path.stem.partition("-")[0])
+        for side in ("antibody", "antigen"):
+            key = f"{side}_key"
+            held_out = known.groupby(["fold", key])["pair"].transform("nunique")
+            known[side] = known[key].map(all_pairs[key].value_counts()) - held_out
+        several.append(known)
+    known = pd.concat(several)
+    known = known.assign(square=np.square((known["pkd"] - known["pkd_predicted"]) / known["sigma"]))
+    for side in ("antibody", "antigen"):
+        bins = pd.cut(known[side], COUNTS)
+        for (table, bin_), square in known.groupby(["table", bins], observed=True)["square"]:
+            yield {
+                "what": f"known pairs of {table}, by {side}",
+                "rows": int(bin_.right),
+                "n": len(square),
+                "error_in_sigmas": float(np.sqrt(square.mean())),
+                "coverage": float((square <= Z_90**2).mean()),
             }
 
 
@@ -244,21 +295,29 @@ def show(lines):
 def main():
     """Measure what is asked for; append its lines and print means."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("work", choices=[*WORK, "summary"])
+    parser.add_argument("work", choices=[*WORK, "counts", "summary"])
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--rows", type=int, nargs="+", default=[120, 250], help="of laboratories")
+    parser.add_argument("--fits", type=Path, help="folder of kept fits")
     parser.add_argument("--tiny", action="store_true", help="a ridge on few rows")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if arguments.work == "summary":
         show([json.loads(line) for line in arguments.out.read_text().splitlines()])
         return
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     options = {"head": "ridge"} if arguments.tiny else {}
+    work = WORK.get(arguments.work)
+    if arguments.work == "laboratories":
+        work = partial(laboratories, sizes=arguments.rows)
+    if arguments.work == "counts":
+        show(list(counts(arguments.fits)))
+        return
     lines = []
     with reporting(silent=True, bars=False):
         for seed in seeds if not arguments.tiny else [0]:
-            for line in WORK[arguments.work](seed, options):
+            for line in work(seed, options):
                 lines.append({**line, "seed": seed})
                 with arguments.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(lines[-1]) + "\n")

@@ -3,6 +3,7 @@
     python benchmarks/bench_strong.py TABLE --store STORE --out FOLDER [--top 0.1] [--rows N]
         [--draws SEED ...] [--head NAME ...] [--copies K ...] [--set NAME=VALUE ...]
     python benchmarks/bench_strong.py --cutoffs FOLDER --out FOLDER [--draws SEED ...]
+        [--sizes N ...] [--only TABLE ...] [--head OF_LIBRARIES OF_OTHERS]
     python benchmarks/bench_strong.py --tiny --out FOLDER            # seconds, on a CPU
 
 A pair is strong if its label is in the ``--top`` share of the table. For each head and regime:
@@ -14,14 +15,17 @@ because predictions of different folds do not compare; precision is the mean ove
 is what label weights or stratified sampling of the old notebooks amount to. It is a patch of this
 script, not an option of abag. ``--draws`` repeats all with other draws of the rows.
 
-``--cutoffs`` fits 300 random rows of the HER2 and RBD tables of a folder and of two planted laws, and
-compares what a run promises of cut-offs with 2,400 rows that were held out before.
+``--cutoffs`` fits random rows of the tables of a folder, of the demo and of planted laws, and compares
+what a run promises of cut-offs with the other rows, which were held out before. Fits are kept in the
+folder of results: a second run reads them. Strong are the top 10 and 25 % of the labels.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import shutil
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +38,14 @@ import abag
 import abag.head.fit as fitting
 from abag.core.messages import reporting
 from abag.head.demo import demo_table
+from abag.head.evaluation.verdicts import score_strong
 
 RECALLS = (0.5, 0.8)
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
+NEW = 1_500
+"""Rows at most that are held out where cut-offs are judged."""
+LEAST_PICKED = 20
+"""Held-out rows that a cut-off has to pick, so that it is judged."""
 LEAST_STRONG = 3
 """Folds with fewer strong pairs are left out of the means."""
 
@@ -118,50 +127,105 @@ def lines_of(predicted: pd.DataFrame, label: str, threshold: float) -> tuple[lis
     return ranking, calibration
 
 
-def promises(folder: Path, scratch: Path, draws: list[int]) -> pd.DataFrame:
-    """Return what runs promise of cut-offs beside what is true of rows that they never saw."""
-    from bench_batches import planted_library
-    from outside_truth import COMPOSITION, TABLES, read
+def draws_of(folder: Path, scratch: Path, arguments: argparse.Namespace):
+    """Yield the out-of-fold rows of a fit and rows that it never saw, both with predictions.
 
-    lines = []
-    for name in ("her2", "rbd", "additive", "epistatic"):
-        if name in TABLES:
-            frame, _, label = read(folder / TABLES[name])
-            frame = frame.rename(columns={label: "pKd"})
-            frame = frame.drop(columns=["id", "antigen_name", "genotype"], errors="ignore")
-        else:
-            frame = planted_library(name)
-        for draw in draws:
-            at = scratch / f"{name}-{draw}"
-            at.mkdir()
-            drawn = frame.iloc[np.random.default_rng(draw).permutation(len(frame))[:2700]]
-            drawn = drawn.reset_index(drop=True)
-            new = drawn.iloc[300:].reset_index(drop=True)
-            abag.embed_table(drawn.drop(columns="pKd"), at / "store", **COMPOSITION)
-            abag.fit(
-                drawn.iloc[:300], at / "store", at / "run", head="residue_kernel", report=False
+    Fits are kept in the folder of results, and read by a second run.
+    """
+    from bench_batches import make_libraries
+    from outside_truth import COMPOSITION
+
+    kept_in = arguments.out / "fits"
+    kept_in.mkdir(exist_ok=True)
+    for name, make in make_libraries(folder):
+        if arguments.only and name not in arguments.only:
+            continue
+        frame = None
+        for size, draw in itertools.product(arguments.sizes, arguments.draws):
+            head = (
+                arguments.head[0] if name not in ("hiv", "skempi", "demo") else arguments.head[-1]
             )
-            out = at / "out.parquet"
-            abag.predict(new.drop(columns="pKd"), at / "run", out, store=at / "store")
-            predicted = pd.read_parquet(out)
-            for top in (0.1, 0.25):
-                threshold = float(np.quantile(drawn["pKd"].iloc[:300], 1 - top))
-                strong_at = abag.evaluate(at / "run", strong=threshold)["strong_at"]
-                for regime in strong_at["regimes"]:
-                    inside = (predicted["regime"] == regime["regime"]).to_numpy()
-                    if inside.sum() < 200 or regime["n"] < 30:
-                        continue
-                    strong = new["pKd"].to_numpy()[inside] >= threshold
-                    value = predicted["pkd_predicted"].to_numpy()[inside]
-                    for cut in regime["cutoffs"]:
-                        if cut["cutoff"] is None or not (value >= cut["cutoff"]).any():
-                            continue
-                        picked = value >= cut["cutoff"]
-                        true = {"precision": strong[picked].mean(), "recall": picked[strong].mean()}
-                        line = {"table": name, "wanted": cut["wanted"], "level": cut["level"]}
-                        line |= {"promised": cut[cut["wanted"]], "true": true[cut["wanted"]]}
-                        lines.append(line)
+            kept = kept_in / f"{name}-{head}-{size}-{draw}.parquet"
+            if not kept.exists():
+                if frame is None:
+                    frame = make()
+                if len(frame) < 2 * size:
+                    continue
+                at = Path(tempfile.mkdtemp(dir=scratch))
+                drawn = frame.iloc[np.random.default_rng(draw).permutation(len(frame))]
+                drawn = drawn.iloc[: size + NEW].reset_index(drop=True)
+                new = drawn.iloc[size:].reset_index(drop=True)
+                abag.embed_table(drawn.drop(columns="pKd"), at / "store", **COMPOSITION)
+                abag.fit(drawn.iloc[:size], at / "store", at / "run", head=head, report=False)
+                out = at / "out.parquet"
+                abag.predict(new.drop(columns="pKd"), at / "run", out, store=at / "store")
+                columns = ["regime", "pkd", "pkd_predicted", "sigma"]
+                predicted = pd.read_parquet(out).assign(pkd=new["pKd"])[[*columns, "far"]]
+                tested = pd.read_parquet(at / "run" / "predictions.parquet")
+                rows = pd.concat([tested.assign(is_new=False), predicted.assign(is_new=True)])
+                rows.to_parquet(kept)
+                shutil.rmtree(at)
+            rows = pd.read_parquet(kept)
+            is_new = rows["is_new"].to_numpy(bool)
+            yield {"table": name, "size": size, "draw": draw}, rows[~is_new], rows[is_new]
+
+
+def promises(folder: Path, scratch: Path, arguments: argparse.Namespace) -> pd.DataFrame:
+    """Return what runs promise of cut-offs beside what is true of rows that they never saw."""
+    lines = []
+    for drawn, tested, new in draws_of(folder, scratch, arguments):
+        labels = tested.drop_duplicates("pair")["pkd"]
+        regimes = [{"regime": name, "words": name} for name in tested["regime"].unique()]
+        for top in (0.1, 0.25):
+            threshold = float(np.quantile(labels, 1 - top))
+            for regime in score_strong(tested, regimes, threshold)["regimes"]:
+                of_regime = new[new["regime"] == regime["regime"]]
+                if len(of_regime) < 200 or regime["n"] < 30:
+                    continue
+                strong = of_regime["pkd"].to_numpy() >= threshold
+                value = of_regime["pkd_predicted"].to_numpy()
+                for cut in regime["cutoffs"]:
+                    picked = value >= (np.inf if cut["cutoff"] is None else cut["cutoff"])
+                    line = drawn | {"regime": regime["regime"], "top": top}
+                    line |= {"wanted": cut["wanted"], "level": cut["level"]}
+                    line |= {"promised": cut[cut["wanted"]], "picked": cut["picked"]}
+                    line |= {"truly_picked": int(picked.sum())}
+                    if picked.any() and strong.any():
+                        of_these = (
+                            strong[picked] if cut["wanted"] == "precision" else picked[strong]
+                        )
+                        line["true"] = of_these.mean()
+                        line["noise"] = of_these.var() / len(of_these)  # of the truth itself
+                    low, high = cut.get("interval") or (None, None)
+                    lines.append(line | {"low": low, "high": high})
     return pd.DataFrame(lines)
+
+
+def show_promises(frame: pd.DataFrame) -> None:
+    """Print promises beside the truth, by what was wanted, by size and by table.
+
+    Errors are root mean squares without the noise of the truth, which is a share of few rows.
+    """
+    numbers = ["promised", "true", "noise", "low", "high"]
+    frame = frame.astype(dict.fromkeys(numbers, float))
+    frame = frame.assign(error=frame["promised"] - frame["true"])
+    frame = frame.assign(
+        square=np.square(frame["error"]) - frame["noise"],
+        held=(frame["low"] <= frame["true"]) & (frame["true"] <= frame["high"]),
+        width=frame["high"] - frame["low"],
+        is_given=frame["promised"].notna(),
+    )
+    # of few picked rows, the truth is not known either
+    both = frame[frame["error"].notna() & (frame["truly_picked"] >= LEAST_PICKED)]
+    for more in ([], ["size"], ["table"]):
+        by = ["wanted", "level", *more]
+        means = both.groupby(by)[["promised", "true", "error", "square", "held", "width"]].mean()
+        means["square"] = np.sqrt(means["square"].clip(lower=0))
+        means = means.rename(columns={"error": "bias", "square": "error"})
+        means = means.assign(
+            cutoffs=both.groupby(by).size(), given=frame.groupby(by)["is_given"].mean()
+        )
+        print(means.round(3).to_string(), end="\n\n")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -177,6 +241,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--copies", nargs="+", type=int, default=[1])
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
     parser.add_argument("--cutoffs", type=Path, help="folder of tables")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[60, 120, 300, 1000])
+    parser.add_argument("--only", nargs="+", default=[], help="tables of --cutoffs")
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args(argv)
     options = {}
@@ -189,14 +255,8 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
         scratch = Path(folder)
         if arguments.cutoffs is not None:
-            frame = promises(arguments.cutoffs, scratch, arguments.draws)
-            frame["square"] = np.square(frame["promised"] - frame["true"])
-            for by in (["wanted", "level"], ["table", "wanted", "level"]):
-                means = frame.groupby(by)[["promised", "true", "square"]].mean()
-                means = means.assign(
-                    error=np.sqrt(means.pop("square")), cutoffs=frame.groupby(by).size()
-                )
-                print(means.round(3).to_string(), end="\n\n")
+            frame = promises(arguments.cutoffs, scratch, arguments)
+            show_promises(frame)
             frame.to_csv(arguments.out / "cutoffs.csv", index=False)
             return
         table = scratch / "table.csv"

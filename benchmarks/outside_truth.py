@@ -276,6 +276,7 @@ def main():
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--demo", action="store_true")
     parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--tables", type=int, default=1, help="planted tables of each law")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--cases", nargs="*", default=[])
     parser.add_argument("--seeds", type=int, default=3)
@@ -305,8 +306,10 @@ def main():
             tables = {"demo": Path(folder) / "demo.csv"}
             demo_table().to_csv(tables["demo"], index=False)
         if arguments.planted:
-            for number, spreads in enumerate(PLANTED):
-                name = f"planted, {spreads[0]:g} and {spreads[1]:g}"
+            for number in range(arguments.tables * len(PLANTED)):
+                again, law = divmod(number, len(PLANTED))
+                spreads = PLANTED[law]
+                name = f"planted, {spreads[0]:g} and {spreads[1]:g}" + f", {again}" * (again > 0)
                 tables[name] = Path(folder) / f"planted-{number}.csv"
                 planted_table(number, *spreads).to_csv(tables[name], index=False)
         for name, path in tables.items():

@@ -157,6 +157,7 @@ class TableWay:
         before = ["", *self.modules]
         steps = [x for x, last in zip(self.modules, before, strict=False) if x != last]
         modules = len(set(steps))
+        self.made.clear()  # some of it ends threads, which it has to do before the process ends
         return {"table": f"{len(steps)} / {modules} / {len(steps) - modules}", "names": []}
 
 

@@ -41,9 +41,9 @@ class InterchangeTable(Protocol):
         """Export the columns."""
 
 
-Columns: TypeAlias = Mapping[str, Sequence[Any]]
+ListsByColumn: TypeAlias = Mapping[str, Sequence[Any]]
 """Cells by the name of their column."""
-AnyTable: TypeAlias = Path | str | pd.DataFrame | ArrowTable | InterchangeTable | Columns
+AnyTable: TypeAlias = Path | str | pd.DataFrame | ArrowTable | InterchangeTable | ListsByColumn
 """A file, or a table in memory."""
 AnyTables: TypeAlias = AnyTable | Sequence[AnyTable]
 """A table, or several that are read as one."""

@@ -103,8 +103,7 @@ class PublicFunction:
         parameters = [
             parameter.replace(annotation=_public_annotation(parameter.annotation))
             for parameter in original.parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-            and parameter.name not in ("say", "progress")
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD and parameter.name != "progress"
         ]
         parameters += _REPORTING
         parameters += [

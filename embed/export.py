@@ -33,7 +33,7 @@ from abag.embed.options import ExportOptions
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table_writer import with_types
+from abag.embed.tables.table import with_types
 
 
 class ExportSummary(TypedDict):

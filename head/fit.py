@@ -90,7 +90,6 @@ def fit(
     store: Path | str | None,
     run: Path | str,
     *,
-    say: Callable[[str], None] | None = None,
     progress: bool = False,
     verbose: bool = False,
     report: bool = True,
@@ -106,8 +105,6 @@ def fit(
         Has a vector for every sequence of the table. With ``add``, None is the store of that run.
     run : path
         Folder of the run; created if it does not exist.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
     progress : bool
         Whether to draw a progress bar on stderr.
     verbose : bool
@@ -129,7 +126,7 @@ def fit(
         written; or if training diverges.
     """
     config = FitConfig.from_keywords(options, "fit")
-    with reporting(say, bars=progress, details=verbose):
+    with reporting(bars=progress, details=verbose):
         return _fit(table, store, Path(run), config, verbose=verbose, report=report)
 
 

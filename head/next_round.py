@@ -32,11 +32,9 @@ from abag.head.labels.headers import USUAL_PKD, Quantity, outside, written_by
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     beside_name,
-    columns_beside,
     label_pairs,
     report_counts,
     with_feature_columns,
-    with_logliks,
 )
 from abag.head.labels.options import (
     BesideRole,
@@ -365,8 +363,10 @@ def _errors_of_batch(rows: pd.DataFrame, quantity: Quantity) -> dict[str, float]
         return None
     exact = exact.groupby(columns_of_pair(rows))[["pkd", PREDICTED, SIGMA]].median()
     error = (exact[PREDICTED] - exact["pkd"]).to_numpy(np.float64)
-    side = rows["censored"].map({text: side for side, text in relations_of(quantity).items()})
-    is_missed = is_known & (side * (rows["pkd"] - rows[PREDICTED]) > 0).to_numpy(np.bool_)
+    side_of = {text: side for side, text in relations_of(quantity).items()}
+    side = np.array([side_of[text] for text in rows["censored"]])
+    beyond_bound = side * (rows["pkd"] - rows[PREDICTED]).to_numpy(np.float64) > 0
+    is_missed = is_known & beyond_bound
     missed = len(rows.loc[is_missed, columns_of_pair(rows)].drop_duplicates())
     beyond = {"missed_bounds": missed} if missed else {}
     return {
@@ -426,12 +426,9 @@ def _label_joined(
     source = f"{saved.run.name} + {new.table.source}"
     row_numbers = joined["row"].to_numpy(np.int64)
     read = replace(read, source=source, row_numbers=row_numbers, kinds=config.kinds)
-    beside = columns_beside(read)
-    if any(column.in_store for column in beside):
-        folders = first_folders(read, store, config, saved.config)
-        read, beside = with_logliks(read, beside, folders)
+    folders = partial(first_folders, read, store, config, saved.config)
     with reporting(silent=True):  # each round has been described with its own table
-        pairs = label_pairs(read, beside=beside)
+        pairs = label_pairs(read, folders=folders)
     label_of_run = saved.layout.label
     reading = replace(
         pairs.reading,
@@ -444,7 +441,7 @@ def _label_joined(
     )
     kept = [beside_name(what, name) for name, what in named_beside(named)]
     as_named = []
-    for column in beside:
+    for column in pairs.named:
         as_named.append(replace(column, name=column.name.removeprefix(f"{column.role}:")))
     pairs = replace(
         pairs,

@@ -240,7 +240,7 @@ def _label(
     return pairs, ""
 
 
-def _work(table: SequenceTable, pairs: int, options: PlanOptions) -> Work:
+def _work(table: SequenceTable, pairs: int, options: PlanOptions) -> Workload:
     """Return what encoding a table, with each encoder of its views, and fitting it takes."""
     encoders = []
     tokens = []
@@ -251,7 +251,7 @@ def _work(table: SequenceTable, pairs: int, options: PlanOptions) -> Work:
         for encoder in dict.fromkeys(names):  # each runs once, for all its poolings
             encoders.append(encoder)
             tokens.append(_plan_sequences(table.sequences[kind], encoder)["tokens"])
-    return Work(
+    return Workload(
         encoders=encoders,
         tokens=tokens,
         pairs=pairs,
@@ -414,7 +414,7 @@ GPUS: Mapping[str, Gpu] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Workload:
     """What a table takes to encode and to fit."""
 
     encoders: Sequence[str]
@@ -445,7 +445,7 @@ class Work:
         }  # fmt: skip
 
 
-def _on_gpu(gpu: Gpu, work: Work, *, measured: bool) -> dict[str, Any]:
+def _on_gpu(gpu: Gpu, work: Workload, *, measured: bool) -> dict[str, Any]:
     speeds = work.speeds()
     if speeds is None:
         return {"embed_s": None, "measured": False}
@@ -466,7 +466,7 @@ def _on_gpu(gpu: Gpu, work: Work, *, measured: bool) -> dict[str, Any]:
     return work.estimate(embed_s, memory_gib, basis, on_gpu=True, measured=measured)
 
 
-def estimate_here(work: Work) -> tuple[str, dict[str, Any]]:
+def estimate_here(work: Workload) -> tuple[str, dict[str, Any]]:
     """Return a name for this machine, and what a plan says of it."""
     from abag.core.device import device_name, measure_matmul_flops, plan_device
 

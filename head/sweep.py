@@ -19,7 +19,7 @@ import os
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -532,7 +532,6 @@ def sweep(
     store: Path | str,
     folder: Path | str,
     *,
-    say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of SweepOptions and FitConfig
 ) -> SweepSummary:
@@ -545,7 +544,7 @@ def sweep(
     folder : path
         Folder of the sweep; created if it does not exist. The same call resumes the sweep, and
         several processes may work on it at once.
-    say, progress
+    progress
         As for `fit`.
     **options
         Fields of `SweepOptions`, and those of `FitConfig` that are not searched.
@@ -572,7 +571,7 @@ def sweep(
         msg = "abag sweep: needs Optuna, which is not installed. Run: pip install optuna"
         raise MissingPackage(msg) from error
     search_options, of_fit = SweepOptions.take(options)
-    with reporting(say, bars=progress):
+    with reporting(bars=progress):
         return _sweep(table, store, Path(folder), search_options, of_fit, progress=progress)
 
 

@@ -359,6 +359,22 @@ def residues(text):
     return re.sub("[UZOB]", "X", text.upper())
 
 
+def with_points(rows):
+    """Return rows whose labels have points for commas, or nothing, where all of them tell it."""
+    labels = [str(row.get("pKd") or "").strip(" <>") for row in rows]
+    marked = [label for label in labels if "," in label or label.count(".") > 1]
+    german = [re.fullmatch(r"\d+,\d+(e-?\d+)?|\d{1,3}(\.\d{3})+(,\d+)?", label) for label in marked]
+    english = [re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+(\.\d+)?", label) for label in marked]
+    marks = {}
+    if all(german) and not all(english):
+        has_points = any(re.fullmatch(r"\d*\.\d*(e-?\d+)?", label) for label in labels)
+        marks = {} if has_points else {".": "", ",": "."}
+    elif all(english) and not all(german):
+        marks = {",": ""}
+    plain = str.maketrans(marks)
+    return [row | {"pKd": row.get("pKd") and str(row["pKd"]).translate(plain)} for row in rows]
+
+
 def expected(row):
     """Return chains and label of a row; None for what is not valid."""
     for role in ("heavy", "light", "antigen"):

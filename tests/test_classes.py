@@ -99,6 +99,8 @@ def words(no, yes):
         ("Binding", words("Non-binder", "Binder")),
         ("neutralizes", words("-", "+")),
         ("binds", words(False, True)),
+        ("binds", words("FALSCH", "WAHR")),
+        ("binder", words("Faux", "Vrai")),
         ("polyreactive", words("neg", "pos")),
         ("label", ANSWERS.astype(float)),
         ("class", words("negative", "positive")),

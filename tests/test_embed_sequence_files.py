@@ -40,15 +40,23 @@ def test_fasta_records_with_a_role_in_their_names_are_joined_to_rows(tmp_path):
     assert pairs.frame["id"].tolist() == ["ab1", "ab2"]
 
 
-@pytest.mark.parametrize("ends", [("_heavy_chain", "_light_chain"), ("__VH", ":VL-seq")])
+@pytest.mark.parametrize(
+    ("heavy", "light"),
+    [
+        ("Ab_heavy_chain", "Ab_light_chain"),
+        ("Ab__VH", "Ab:VL-seq"),
+        ("VH_Ab", "VL_Ab"),
+        ("heavy_chain-Ab", "light_chain-Ab"),
+    ],
+)
 def test_the_chains_of_a_fasta_file_are_told_by_the_endings_that_names_are_looked_up_by(
-    tmp_path, ends
+    tmp_path, heavy, light
 ):
-    heavy_end, light_end = ends
     records = tmp_path / "records.fasta"
-    records.write_text(f">Ab{heavy_end}\n{HEAVY}\n>Ab{light_end}\n{LIGHT}\n")
+    records.write_text(f">{heavy}\n{HEAVY}\n>{light}\n{LIGHT}\n")
     joined = read_sequences(records, no_antigen=True)
     assert joined.antibodies.chains == [(HEAVY, LIGHT)]
+    assert joined.frame["id"].tolist() == ["Ab"]
     (tmp_path / "names.csv").write_text("antibody\nAb\n")
     options = {"sequences": (str(records),), "no_antigen": True}
     named = read_sequences(tmp_path / "names.csv", **options)
@@ -80,6 +88,15 @@ def test_names_of_antigens_that_end_like_chains_are_names(tmp_path, names):
         assert pairs.frame["id"].tolist() == [*names]
     summary = abag.embed_table(path, tmp_path / "s", "igt6", "composition", kind="antigen")
     assert summary["antigens"]["encoded"] == len(names)
+
+
+def test_whole_headers_are_names_where_their_first_words_are_not_distinct(tmp_path):
+    path = written(tmp_path / "x.fasta", ">spike Wuhan\nMKT\n>spike BA.1\nMKV\n>NA\nMKA\n")
+    pairs = read_sequences(path, kinds=("antigen",))
+    assert pairs.frame["id"].tolist() == ["spike Wuhan", "spike BA.1", "NA"]
+    twice = written(tmp_path / "y.fasta", ">spike BA.1\nMKT\n>spike BA.1\nMKV\n")
+    with pytest.raises(TableError, match="'spike' is the second antigen of 'spike'"):
+        read_sequences(twice, kinds=("antigen",))
 
 
 def test_antigens_beside_their_antibodies_keep_their_role_when_asked_for_alone(tmp_path):

@@ -173,6 +173,7 @@ def test_a_light_column_alone_has_to_be_named_as_the_heavy_one_may_not_be_recogn
 
 @pytest.mark.parametrize(("cells", "word"), [
     ({"light": ["DIQ", "ND"]}, "'ND'"), ({"light": ["DIQ", "none"]}, "'none'"),
+    ({"light": ["DIQ", "nanobody"]}, "'nanobody'"), ({"light": ["DIQ", "NT"]}, "'NT'"),
     ({"heavy": ["EVQ", "Unknown"]}, "'Unknown'"), ({"antigen": [AG, "nd"]}, "'nd'"),
     ({"antigen": [AG, "VEGF"]}, "'VEGF'"), ({"antigen": [AG, "Spike"]}, "'Spike'"),
 ])  # fmt: skip
@@ -298,7 +299,7 @@ def test_a_bad_row_is_refused_by_row_column_and_value(bad, error, parts):
 def test_a_second_line_of_units_is_told_as_such(unit):
     line = {"VH": "", "VL": "", "target": "", "KD": unit}
     pair = {"VH": VH, "VL": "", "target": "MKT", "KD": "3"}
-    told = f"Write units, such as '{unit}', into the names above, and remove the row."
+    told = f"The first row holds units, such as '{unit}': write them into the names above"
     assert told in str(refusal(pd.DataFrame([line, pair])))
     assert told not in str(refusal(pd.DataFrame([pair, line])))
 

@@ -50,7 +50,7 @@ def edited(path, part, change):
 
 
 @pytest.mark.parametrize("as_written", [False, True])
-@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.xlsx.gz"])
+@pytest.mark.parametrize("name", ["a.xlsx", "a.XLSX", "a.xlsx.gz", "a.xlsm"])
 def test_an_excel_file_is_read_like_the_csv_file_with_the_same_cells(tmp_path, name, as_written):
     table = demo_table().head(40)
     notes = ["NA", "a,b", 'say "x"', "two\nlines", "", "007", "tab\tbed", "é"]
@@ -174,7 +174,17 @@ def test_rows_that_a_filter_hides_are_read_and_reported(tmp_path):
     assert not any("hidden" in note for note in read_sequences(workbook(tmp_path / "b.xlsx")).notes)
 
 
-@pytest.mark.parametrize("shown", ["0.0%", "#,##0,", '0.0" pM"', "0\\ \\p\\M", '">"0'])
+def test_rows_that_are_crossed_out_are_read_and_reported(tmp_path):
+    def cross_out(sheet):
+        for cell in sheet[3]:
+            cell.font = Font(strike=True)
+
+    notes = read_sequences(workbook(tmp_path / "t.xlsx", change=cross_out)).notes
+    assert any("1 row with cells that are struck through, the first is A3" in x for x in notes)
+    assert not any("struck" in x for x in read_sequences(workbook(tmp_path / "u.xlsx")).notes)
+
+
+@pytest.mark.parametrize("shown", ["0.0%", "#,##0,", '0.0" pM"', "0\\ \\p\\M", '">"0%'])
 def test_numbers_that_a_sheet_shows_otherwise_than_it_stores_them_are_reported(tmp_path, shown):
     def change(sheet):
         for row in sheet.iter_rows(min_row=2, min_col=4):
@@ -197,6 +207,17 @@ def test_formats_that_change_neither_size_nor_unit_are_not_reported(tmp_path, sh
     rows = [[*ROWS[0][:3], "KD (nM)"], *ROWS[1:]]
     notes = read_sequences(workbook(tmp_path / "a.xlsx", rows, change)).notes
     assert not any("number format" in note for note in notes)
+
+
+@pytest.mark.parametrize("shown", ['">"0', "\\>0.00", '"> "#,##0', ">0.0E+00"])
+def test_a_relation_in_a_number_format_is_read_with_its_number(tmp_path, shown):
+    def change(sheet):
+        sheet["D2"].number_format = shown
+
+    rows = [[*ROWS[0][:3], "KD (nM)"], *ROWS[1:]]
+    pairs = read_sequences(workbook(tmp_path / "a.xlsx", rows, change))
+    assert pairs.frame["KD (nM)"].tolist() == [">8.5", "7"]
+    assert not any("number format" in note for note in pairs.notes)
 
 
 def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
@@ -239,7 +260,7 @@ def test_other_content_under_an_excel_name_is_refused_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "label", [datetime.date(2026, 11, 1), datetime.time(8, 30), True, "#DIV/0!", "8,5"]
+    "label", [datetime.date(2026, 11, 1), datetime.time(8, 30), True, "#DIV/0!", "8,500"]
 )
 def test_a_label_that_is_no_number_is_refused(tmp_path, label):
     path = workbook(tmp_path / "a.xlsx", [ROWS[0], [*ROWS[1][:3], label]])

@@ -26,10 +26,10 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import AbagError, ColumnError, TableError
-from abag.embed.tables import formats, table_writer
+from abag.embed.tables import formats
 from abag.embed.tables.columns import find_columns
 from abag.embed.tables.formats import Chunk
-from abag.embed.tables.table_writer import writing_table
+from abag.embed.tables.table import WRITERS, writing_table
 
 
 def written(folder, name, text, encoding="utf-8"):
@@ -197,6 +197,7 @@ def test_damaged_and_missing_files_are_refused_in_one_line(tmp_path):
 
 @pytest.mark.parametrize(("heavy", "light", "antigen"), [
     ("heavy", "light", "antigen_sequence"), ("VH", "VL", "Antigen Seq"), ("fab_h", "fab_l", "ag"),
+    ("VH\u200b", "VL\xa0", "\ufeffAntigen\xad"),
     ("HC", "LC", "Target"), ("Ab_heavy_chain_seq", "Ab_light_chain_seq", "Ag_seq"),
     ("mut_heavy_chain_seq", "light_chain_seq", "antigen_seq"), ("VH_mut", "LC seq mut", "ag"),
     ("seq_nanobody", "seq_light", "seq_antigen"), ("VH seq", "VL seq", "antigen protein sequence"),
@@ -302,7 +303,7 @@ def test_a_new_format_is_an_entry_of_each_registry(tmp_path, monkeypatch):
         yield lambda frame: frame.to_json(file, orient="records", lines=True)
 
     monkeypatch.setitem(formats.FORMATS, ".jsonl", read)
-    monkeypatch.setitem(table_writer.WRITERS, ".jsonl", open_writer)
+    monkeypatch.setitem(WRITERS, ".jsonl", open_writer)
     table = demo_table().head(20)[["heavy", "light", "antigen"]]
     path = tmp_path / "pairs.jsonl.gz"
     with writing_table(path) as write:

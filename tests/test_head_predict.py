@@ -35,7 +35,7 @@ from abag import (
     TableError,
 )
 from abag.embed.tables.chains import MISSING_TEXT
-from abag.embed.tables.table_writer import with_types, writing_table
+from abag.embed.tables.table import with_types, writing_table
 from abag.head.predictor.predictor import SCORE_COLUMNS, SequenceCollector, Sequences
 from abag.head.predictor.scoring import by_antibody
 
@@ -542,8 +542,15 @@ def test_a_foreign_run_does_not_choose_where_vectors_are_written(foreign, new, t
     calls = []
     mine = tmp_path / "mine" / "store"
     predictor = encoding_by(partial(fake_embed, calls=calls), foreign)
-    with pytest.raises(MissingVectors, match="neither near the run nor in the current folder"):
+    with pytest.raises(MissingVectors, match=f"{mine}', which is neither near the run nor in the"):
         abag.predict(new, predictor, tmp_path / "out.csv")
+    config = foreign / "config.json"
+    config.write_text(config.read_text().replace("mine", "moved"))
+    lost = encoding_by(partial(fake_embed, calls=calls), foreign)
+    with pytest.raises(
+        MissingVectors, match=r"trained from .*moved.*, which does not exist \(moved"
+    ):
+        abag.predict(new, lost, tmp_path / "out.csv")
     assert not calls
     predictor.predict([*new["heavy"]], antigen=new["antigen"][0])  # with a temporary store
     assert not [*mine.iterdir()]

@@ -9,6 +9,7 @@ from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag.head.predictor import folder as predictor_folder
+from abag.head.predictor.scoring import predict_pair
 
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
 COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -329,6 +330,26 @@ def test_names_that_a_given_file_lacks_are_looked_up_in_the_files_of_the_run(
     with pytest.raises(abag.AbagError, match=rf"{lists['name'][1]}' has no sequence in new.csv"):
         abag.predict(table, named / "run", **given)
     assert f"{names_file}, in which the run looked names up, does not exist" in "".join(said)
+
+
+def test_the_antigen_of_one_pair_is_a_sequence_a_file_or_a_name(tmp_path):
+    frame = library().rename(columns={"clone seq A": "VH", "clone seq B": "VL", "result": "pKd"})
+    frame["antigen"] = [f"HER{2 + row % 2}" for row in range(len(frame))]
+    fasta = tmp_path / "antigens.fasta"
+    fasta.write_text(f">HER2\n{ANTIGEN}\n>HER3\n{ANTIGEN[5:]}\n")
+    (tmp_path / "one.fasta").write_text(f">x\n{ANTIGEN}\n")
+    names = {"sequences": [fasta]}
+    abag.embed_table(frame, tmp_path / "store", **names, **COMPOSITION)
+    quick = {"head": "ridge", "report": False}
+    abag.fit(frame, tmp_path / "store", tmp_path / "run", **quick, **names)
+    predictor = abag.load_predictor(tmp_path / "run")
+    pairs = []
+    for antigen in (ANTIGEN, "HER2", str(tmp_path / "one.fasta")):
+        pairs.append(predict_pair(predictor, frame["VH"][0], LIGHT, antigen=antigen))
+    assert pairs[0] == pairs[1] == pairs[2]
+    assert pairs[0]["nearest"].endswith(" + HER2")
+    with pytest.raises(abag.AbagError, match="'HER9' is a name, not a sequence"):
+        predict_pair(predictor, frame["VH"][0], LIGHT, antigen="HER9")
 
 
 @pytest.mark.parametrize("what", ["removed", "changed"])

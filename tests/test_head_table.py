@@ -32,7 +32,7 @@ def by_antibody(pairs):
     return [(names[c], round(float(y), 6)) for c, y in zip(chains, pairs.pkd, strict=True)]
 
 
-@pytest.mark.parametrize("value", ["n.d.", np.nan, np.inf, "", "4,835", ">1,5", "9.3 nM"])
+@pytest.mark.parametrize("value", ["n.d.", np.nan, np.inf, "", "4,835", ">1,500", "9.3 nM"])
 def test_a_label_that_is_not_a_finite_number_is_refused_or_skipped_with_its_row(value):
     with pytest.raises(LabelError, match=r"row 2, column 'pKd'.*--bad-rows skip"):
         labelled([("a", "MKT", 7.0), ("b", "MKT", value)])
@@ -263,10 +263,9 @@ def six_pairs(pkd):
 @pytest.mark.parametrize("name", NOT_LABELS)
 def test_a_label_of_another_type_or_size_is_not_a_number(name):
     frame = six_pairs(NOT_LABELS[name])
-    with pytest.raises(LabelError, match=r"rows? 1, .*column 'pKd': .* is not a valid label"):
-        read_labels(frame)
-    with pytest.raises(LabelError, match="no usable label"):
-        read_labels(frame, bad_rows="skip")
+    for policy in ("error", "skip"):  # of a table without any other row
+        with pytest.raises(LabelError, match=r"rows? 1, .*column 'pKd': .* is not a valid label"):
+            read_labels(frame, bad_rows=policy)
 
 
 def test_lists_as_labels_are_refused_by_their_type():

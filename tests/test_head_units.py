@@ -253,3 +253,36 @@ def test_a_molar_mass_is_refused_if_invalid_or_not_used():
         abag.PlanOptions(molar_mass="mouse")
     with pytest.raises(LabelError, match="needs no molar mass"):
         labelled("KD (nM)", in_units(PKD)["kd_nm"], molar_mass="vhh")
+
+
+def test_a_table_whose_every_label_would_be_skipped_says_why():
+    with pytest.raises(LabelError, match=r"all 2 rows are bad.*\n.*'1,200' is not a valid label"):
+        labelled("KD (nM)", ["1,200", "3,400"], bad_rows="skip")
+
+
+@pytest.mark.parametrize(
+    ("columns", "taken"),
+    [
+        ({"KD (M)": "{:.1e}", "KD (nM)": "{:.7g}"}, "KD (nM)"),  # of more digits
+        ({"KD (nM)": "{:.3g}", "KD (pM)": "{:.3g}"}, "KD (nM)"),
+        ({"KD (M)": "", "KD (nM)": "{:.3g}"}, "KD (nM)"),
+        ({"KD (M)": ">{:.5e}", "KD (nM)": "> {:.4f}"}, "KD (M)"),
+        ({"KD (M)": "{:.5e}", "KD (nM)": "> {:.4f}"}, None),
+        ({"KD (M)": "{:.5e}", "KD (nM)": "{:.0f}"}, None),  # too coarse to be the same
+        ({"HER2 KD (nM)": "{:.5g}", "HER3 KD (nM)": "{:.5g}"}, None),
+        ({"KD (M)": "NB", "KD (nM)": "NB"}, None),
+    ],
+)
+def test_an_affinity_in_two_units_is_one_label(columns, taken):
+    pkd = np.linspace(8.02, 8.05, 12)
+    frame = table("x", pkd).drop(columns="x")
+    for name, spelled in columns.items():
+        per_m = {"(M)": 0, "(nM)": 9, "(pM)": 12}[name.split()[-1]]
+        frame[name] = [spelled.format(kd) if spelled else None for kd in 10 ** (per_m - pkd)]
+    if taken is None:
+        with pytest.raises(ColumnError, match="no column for pkd, but '"):
+            read_labels(frame)
+    else:
+        labels = read_labels(frame)
+        assert labels.table.column("pkd") == taken
+        np.testing.assert_allclose(sorted(labels.pkd), pkd, atol=0.02)

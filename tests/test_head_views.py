@@ -13,7 +13,7 @@ import abag
 from abag import FitConfig, OptionError, load_predictor
 from abag.head.models import kernels as kernels
 from abag.head.models.kernel_search import fit_gaussian_process
-from abag.head.models.kernels import Side, view_weights
+from abag.head.models.kernels import KernelSide, view_weights
 from abag.head.models.pair_vectors import PairVectors, SideVectors, Standardizer, TrainingRows
 from abag.head.predictor.parts import inner_folds
 
@@ -59,12 +59,12 @@ def test_views_are_standardised_each_and_scaled_by_the_root_of_their_number():
 def test_the_kernel_of_a_side_is_the_weighted_mean_over_its_views():
     rng = np.random.default_rng(0)
     x_AD = rng.normal(size=(20, 5)).astype(np.float32)
-    side = Side.of(x_AD, (2, 3))
+    side = KernelSide.of(x_AD, (2, 3))
     kernel = kernels.PairKernel(0.3, 1.0, ((0.75, 0.25), (1.0,)))
     matrix = side.kernel(kernel, 0, x_AD)
     expected = 0.0
     for weight, columns in ((0.75, slice(0, 2)), (0.25, slice(2, 5))):
-        alone = Side.of(x_AD[:, columns], (columns.stop - columns.start,))
+        alone = KernelSide.of(x_AD[:, columns], (columns.stop - columns.start,))
         view_kernel = kernels.PairKernel(0.3, 1.0, ((1.0,), (1.0,)))
         expected = expected + weight * alone.kernel(view_kernel, 0, x_AD[:, columns])
     np.testing.assert_allclose(matrix, expected, atol=1e-6)

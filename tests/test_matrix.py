@@ -134,6 +134,16 @@ def test_an_antigen_that_hardly_anything_binds_is_one_of_a_matrix(odd):
     assert pairs.counts["no_binding_rows"] == 2
 
 
+@pytest.mark.parametrize("mark", ["-", "NT", "not tested", "."])
+def test_an_antigen_that_hardly_anything_was_tested_on_is_one_of_a_matrix(mark):
+    cells = CELLS.assign(**{ANTIGENS[1]: [mark, mark, "7.5"]})
+    with pytest.raises(
+        abag.LabelError, match=rf"2 rows are bad.*\n.*'{mark}' is not a valid label"
+    ):
+        read_labels(cells, matrix=True, label="kd_nm")
+    assert len(read_labels(cells, matrix=True, label="kd_nm", bad_rows="skip")) == 3
+
+
 def test_labels_of_a_matrix_with_decimal_commas_are_refused_not_left_out():
     cells = CELLS.assign(**{ANTIGENS[1]: ["7,5", "1 200,5", "<3"]})
     with pytest.raises(abag.LabelError, match=r"2 rows are bad.*\n.*'7,5' is not a valid label"):

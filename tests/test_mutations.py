@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from reading import read_sequences
+from reading import read_labels, read_sequences
 
 import abag
 from abag import ColumnError, OptionError, SequenceError
@@ -50,6 +50,12 @@ def test_mutations_of_both_chains_in_all_ways_of_writing_them(text):
     expected = (exchanged(HEAVY, (33, "A")), exchanged(LIGHT, (91, "K")))
     table = pd.DataFrame({"mutations": [text.format(heavy, light)]})
     assert variants(table, parent=f"{HEAVY}|{LIGHT}", antigen=RBD) == [expected]
+
+
+@pytest.mark.parametrize("text", ["Ser52aThr", "p.Ser52AThr", "S52Athr", "H:S52aT"])
+def test_positions_with_letters_are_understood_beside_codes_of_three_letters(text):
+    (mutation,) = read_mutations(text)
+    assert (mutation.wild, mutation.position, mutation.residues) == ("S", "52A", "T")
 
 
 def test_a_chain_holds_for_the_mutations_that_follow_it():
@@ -323,6 +329,76 @@ def test_a_column_of_mutations_for_each_chain_is_read(names):
         variants(other, parent=parent, antigen=RBD)
     with pytest.raises(ColumnError, match="called heavy_mutations and light_mutations"):
         variants(table.rename(columns={names[0]: "mutations"}), parent=parent, antigen=RBD)
+
+
+def test_mutations_of_both_chains_are_read_beside_labels():
+    cells = {"VH mut": [named(HEAVY, 33, "A")] * 2, "VL mut": ["WT", named(LIGHT, 32, "Y")]}
+    table = pd.DataFrame(cells).assign(pKd=[8.0, 7.0])
+    pairs = read_labels([table, table.head(1)], parent=f"{HEAVY}|{LIGHT}", antigen=RBD)
+    changed = exchanged(HEAVY, (33, "A"))
+    light = exchanged(LIGHT, (32, "Y"))
+    assert {*pairs.table.antibodies.chains} == {(changed, LIGHT), (changed, light)}
+    columns = {"light_mutations": "VL mut"}
+    renamed = table.rename(columns={"VH mut": "mutations"})
+    pairs = read_labels(renamed, parent=f"{HEAVY}|{LIGHT}", antigen=RBD, columns=columns)
+    assert {*pairs.table.antibodies.chains} == {(changed, LIGHT), (changed, light)}
+
+
+PARTS = pd.DataFrame({
+    "wildtype": [HEAVY[32], HEAVY[32], None, HEAVY[98]], "site": [33, 33, None, 99],
+    "mutation": ["A", "Lys", "WT", "-"], "pKd": [8.0, 7.0, 9.0, 6.0],
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "given"),
+    [
+        ({}, {}),
+        ({"site": "pos", "wildtype": "wt_aa", "mutation": "mut_aa"}, {}),
+        ({"site": "Position", "wildtype": "ref", "mutation": "Mutant residue"}, {}),
+        ({"site": "our number"}, {"mutation_position": "our number"}),
+        ({"mutation": "became"}, {"mutations": "became"}),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".xlsx"])
+def test_mutations_whose_parts_stand_in_columns_are_read(names, given, suffix, tmp_path):
+    table = PARTS.rename(columns=names)
+    write = {".csv": table.to_csv, ".parquet": table.to_parquet, ".xlsx": table.to_excel}[suffix]
+    write(tmp_path / f"t{suffix}", index=False)
+    pairs = read_labels(tmp_path / f"t{suffix}", parent=HEAVY, antigen=RBD, columns=given)
+    read = [pairs.table.antibodies.chains[i][0] for i in pairs.table.antibodies.of_row]
+    whole = [exchanged(HEAVY, (33, "A")), exchanged(HEAVY, (33, "K")), HEAVY]
+    assert read == [*whole, HEAVY[:98] + HEAVY[99:]]
+    assert len({*table.columns} & {*pairs.table.columns.values()}) == 4  # none is said to be unused
+
+
+def test_parts_of_mutations_are_checked_and_may_be_of_a_chain_or_antigen():
+    parent = f"{HEAVY}|{LIGHT}"
+    both = PARTS.assign(chain=["H", "heavy", "L", "H"])
+    read = variants(both, parent=parent, antigen=RBD)
+    assert [light for _, light in read] == 4 * [LIGHT]
+    assert len({*read}) == 4
+    with pytest.raises(SequenceError, match=r"columns 'wildtype', 'site' and 'mutation'.*no chain"):
+        variants(PARTS, parent=parent, antigen=RBD)
+    shifted = PARTS.assign(site=PARTS["site"] + 1)
+    with pytest.raises(SequenceError, match=r"residue 34 of .*"):
+        variants(shifted, parent=HEAVY, antigen=RBD)
+    kabat = PARTS.head(2).assign(site="52A", wildtype="P")
+    read = read_sequences(kabat, parent=HEAVY, antigen=RBD, numbering="kabat")
+    assert not any("name no wild-type" in note for note in read.notes)
+    two = PARTS.assign(position=PARTS["site"])
+    with pytest.raises(ColumnError, match="with --column mutation_position=NAME if positions are"):
+        variants(two, parent=HEAVY, antigen=RBD)
+    unchecked = read_sequences(PARTS.drop(columns="wildtype"), parent=HEAVY, antigen=RBD)
+    assert "no column has the wild-type residues" in " ".join(unchecked.notes)
+    of_antigen = pd.DataFrame(
+        {"VHH": HEAVY, "site": [331, 332], "wt": ["N", "I"], "mut": ["A", "V"]}
+    )
+    options = {"columns": {"antigen_mutations": "mut"}, "first_residue": 331, "antigen": RBD}
+    read = read_sequences(of_antigen, **options)
+    assert [chain[0][:3] for chain in read.antigens.chains] == ["AIT", "NVT"]
+    with pytest.raises(SequenceError, match="give --column mutation_position=NAME"):
+        variants(of_antigen.drop(columns="site"), **options)
 
 
 def test_a_mutation_without_a_chain_of_two_is_refused():

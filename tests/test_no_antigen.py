@@ -113,7 +113,7 @@ def test_a_column_of_names_of_antigens_is_told_the_option_too(frame):
 
 
 def test_a_table_has_antigens_unless_the_option_says_that_it_has_none(frame):
-    unknown = frame.assign(antigen="X")
+    unknown = frame.assign(antigen="XXXX")
     assert read_labels(unknown).kinds == ("antibody", "antigen")
     for table in (unknown, frame):
         assert read_labels(table, no_antigen=True).kinds == ("antibody",)

@@ -156,6 +156,14 @@ def test_a_table_of_all_results_may_have_earlier_ones_in_another_unit(
     assert len(pd.read_parquet(tmp_path / "run/measured.parquet")) == 48
 
 
+def test_a_replicate_that_agrees_well_by_chance_is_not_taken_for_an_earlier_label(case, tmp_path):
+    controls = pd.read_csv(case / "pairs.csv").head(2)
+    controls["Kd (nM)"] *= [1.01, 1.5]  # 0.004 and 0.18 pKd
+    new = pd.concat([measured(case, "Kd (nM)"), controls])[["clone", "VH", "VL", "Kd (nM)"]]
+    add_round(case, tmp_path / "run", new)
+    assert len(pd.read_parquet(tmp_path / "run/measured.parquet")) == 40 + 8 + 2
+
+
 @pytest.mark.parametrize("problem", ["label", "name"])
 def test_rounds_that_contradict_each_other_are_listed_and_nothing_is_written(
     case, tmp_path, problem
@@ -318,7 +326,9 @@ def test_bounds_that_the_predictions_of_a_batch_are_beyond_are_counted(case, tmp
     back = measured(case).assign(**{"our result": lambda t: t["our result"].astype(str)})
     back.loc[[1, 2], "our result"] = ">1e6"  # weaker than was predicted
     back.loc[3, "our result"] = "<1e6"
-    back = pd.concat([back, back.iloc[[1]]])
+    others = variants(90).iloc[40:].rename(columns={"Kd (nM)": "our result"})
+    control = others[~others["clone"].isin(back["clone"])].head(1)  # which was not predicted
+    back = pd.concat([back, back.iloc[[1]], control.astype({"our result": str})])
     summary = add_round(case, tmp_path / "r2", back)
     errors = summary["rounds"][1]["errors"]
     assert (errors["pairs"], errors["missed_bounds"]) == (5, 2)

@@ -75,6 +75,27 @@ def test_a_table_as_pandas_writes_it_as_json_is_read(tmp_path, orient, indent):
     }
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("wrap", [lambda rows: {"data": rows}, lambda rows: {
+    name: [row[name] for row in rows] for name in rows[0]
+}])  # fmt: skip
+def test_a_table_in_one_object_of_json_is_read(tmp_path, wrap, indent):
+    rows = [{"heavy": f"EV{letter}", "antigen": "MKT", "pKd": 7} for letter in "QKR"]
+    (tmp_path / "a.json").write_text(json.dumps(wrap(rows), indent=indent))
+    read = read_table(tmp_path / "a.json").frame
+    assert read.to_dict("records") == [row | {"pKd": "7"} for row in rows]
+    (tmp_path / "b.json").write_text(json.dumps(rows[0], indent=indent))
+    assert read_table(tmp_path / "b.json").frame["heavy"].tolist() == ["EVQ"]
+
+
+def test_blank_lines_between_objects_are_no_rows(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"heavy": "EVQ"}\n\n{"heavy": "EVK"}\n \n{"heavy"')
+    with pytest.raises(TableError, match="line 5 is not JSON"):
+        abag.plan(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").write_text('{"heavy": "EVQ"}\n\n{"heavy": "EVK"}\n')
+    assert read_table(tmp_path / "a.jsonl").frame["heavy"].tolist() == ["EVQ", "EVK"]
+
+
 @pytest.mark.parametrize(("text", "words"), [
     ('{"a": {"x": "EVQ"}, "heavy": {"y": "EVQ"}}', "line 1: 'heavy' holds dict"),
     ('{"columns": ["heavy", "x"], "data": [["EVQ"]]}', "zip() argument 2 is shorter"),
@@ -149,7 +170,7 @@ def test_chains_are_joined_where_the_role_is_the_second_word_of_a_header(tmp_pat
     assert pairs.frame["id"].tolist() == ["ab0", "ab1", "ab2"]
     assert pairs.antibodies.chains == [*zip(rows["heavy"], rows["light"], strict=True)]
     (tmp_path / "a.fasta").write_text(records + ">ab0 of mouse\nEVQ\n")
-    with pytest.raises(TableError, match="record 'ab0' is the second sequence of 'ab0'"):
+    with pytest.raises(TableError, match="record 'ab0 of mouse' does not end in a role"):
         abag.plan(tmp_path / "a.fasta", no_antigen=True)
 
 

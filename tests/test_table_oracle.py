@@ -107,7 +107,9 @@ def check_file(seed, number):
     n = rng.randint(12, 30) if by_commands else rng.randint(1, 7)
     path = oracle_files.write(rng, folder, kind, n)
     rows = oracle_files.cells_of(path)
-    truth = None if rows is None else [*map(oracle_files.expected, rows)]
+    truth = None
+    if rows is not None:
+        truth = [*map(oracle_files.expected, oracle_files.with_points(rows))]
     bad_rows = rng.choice(["skip", "error"])
     alone = oracle_files.cells_of(path, alone=True)
     antigens = None if alone is None else [*map(oracle_files.expected, alone)]

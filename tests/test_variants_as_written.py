@@ -93,7 +93,7 @@ def test_a_light_chain_with_an_unclear_name_is_not_left_out(tmp_path):
 
 def test_a_table_of_mutations_alone_is_refused_with_the_option_that_reads_it():
     table = pd.DataFrame({"variant": ["H:R50G", "H:Y52A"], "pKd": [8.0, 7.0]})
-    with pytest.raises(ColumnError, match=r"Column 'variant' holds mutations: .*--parent"):
+    with pytest.raises(ColumnError, match=r"Column 'variant' holds mutations, .*--parent"):
         read_sequences(table, antigen=ANTIGEN)
 
 

@@ -321,7 +321,10 @@ MUTATIONS: Mapping[Kind, str] = {"antibody": "mutations", "antigen": "antigen_mu
 """Roles of the columns of mutations."""
 LIGHT_MUTATIONS = "light_mutations"
 """Role of the second of two columns of mutations, one for each chain."""
-TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATIONS.values())
+MUTATION_PARTS = ("mutation_chain", "mutation_wild", "mutation_position")
+"""Roles of the columns that complete a column of single residues to mutations."""
+MUTATION_ROLES = (*MUTATIONS.values(), LIGHT_MUTATIONS, *MUTATION_PARTS)
+TEXT_ROLES = (*SEQUENCE_ROLES, *MUTATION_ROLES)
 """Roles of columns that are read as text, and must not be mixed up."""
 PLURAL: dict[str, str] = {"antibody": "antibodies", "antigen": "antigens"}
 Chains = tuple[str, ...]
@@ -344,7 +347,7 @@ MISSING_TEXT = frozenset(
 _WORDS = (
     "na|nan|nd|nil|nill|none|null|tbd|missing|unknown|same|ditto|identical|pending|proprietary|"
     "confidential|unpublished|unavailable|heavy|light|kappa|lambda|vh|vl|vhh|vk|hc|lc|fab|scfv|igg|"
-    "antigen|ag|target|sequence"
+    "antigen|ag|target|sequence|nanobody|nanobodies|sdab|camelid|absent|empty|blank|failed|tba|nt|nr"
 )
 NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|"))
 """Words whose letters are all residues. CoV-AbDab writes ND for the light chain of a nanobody."""

@@ -87,6 +87,10 @@ ROLES: dict[str, tuple[str, ...]] = {
     "assay": ("assay|assayid|assayname", "dataset|study", "source"),
     "affinity_type": ("(affinity|label|measurement)type",),
     "mutations": (),  # embed.tables.references finds them where there is a parent
+    "light_mutations": (),
+    "mutation_chain": (),
+    "mutation_wild": (),
+    "mutation_position": (),
     "antigen_mutations": (),
     "id": ("id|pairid|rowid", "names?"),
     "antibody_name": ("(antibody|ab|mab|fab|fv|nanobody)(name|id)", "clone(name|id)?"),
@@ -181,6 +185,12 @@ def quote_names(names: Iterable[Hashable]) -> str:
     return ", ".join(quoted(str(name)) for name in names)
 
 
+def list_columns(names: Sequence[str]) -> str:
+    """Name columns in a sentence: ``columns 'site' and 'mutation'``."""
+    *others, last = [quoted(name) for name in names]
+    return f"columns {', '.join(others)} and {last}" if others else f"column {last}"
+
+
 def quote_some(names: Sequence[Hashable]) -> str:
     """Quote the first names, and count the others."""
     rest = len(names) - LISTED_NAMES
@@ -210,4 +220,4 @@ def simplified(name: str) -> str:
     # pandas names the second of two columns called "heavy" "heavy.1"
     bare = re.sub(r"\.\d+$", "", name.lower()).replace("κ", "kappa").replace("λ", "lambda")
     # signs such as a delta stay, so that no pattern matches what they change
-    return minus + re.sub(r"[\x00-/:-`{-\x7f]|\s", "", bare)
+    return minus + re.sub(r"[\x00-/:-`{-\x7f\xad\u200b-\u200f\u2060\ufeff]|\s", "", bare)

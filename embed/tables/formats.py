@@ -2,7 +2,7 @@
 
 Promises that every column and row of a file is there, unchanged, or that one line says what is
 wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
-``.gz``; only those of `table_writer.WRITERS` are written, too.
+``.gz``; only those of `table.WRITERS` are written, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -75,6 +75,8 @@ _SHOWN_OTHERWISE = re.compile(
     r'%|,(?![#0?])|(?<!\[)[<>≤≥~]|"(?P<unit>[^";]*[^\W\d_][^";]*)"|\\[^\W\d_]'
 )
 """In a number format: a factor, a relation or text such as a unit that is shown with the number."""
+_SHOWN_RELATION = re.compile(r'["\\]*([<>≤≥~]=?)["\\ ]*[#0?.,]*[#0?](?:E[+-]0+)?')
+"""A number format that shows a number as it is, behind a relation: the cell is a bound."""
 _MERGED = re.compile(rb'<mergeCell\s[^<>]*?ref="([A-Z0-9:]+)"')
 _UNCOMPUTED = re.compile(
     rb'<c r="([A-Z]{1,3}\d{1,7})"(?:(?! t="str")[^<>])*><f[^<>]*(?:/>|>[^<>]*</f>)'
@@ -88,7 +90,13 @@ CHAIN_ENDING = re.compile(
     re.IGNORECASE,
 )
 """A name that ends in the role of its chain."""
-EXCEL = ".xlsx"
+_CHAIN_FIRST = re.compile(  # VHH-72 is the name of a nanobody
+    r"(?P<role>(?:vh|hc|heavy|vl|lc|light|vk|kappa|lambda|antigen)"
+    r"(?:[\s_-]*(?:chain|domain|seq|sequence|aa))*)[\s_|:./-]+(?P<stem>.+)",
+    re.IGNORECASE,
+)
+"""A name that begins with it."""
+EXCEL = (".xlsx", ".xlsm")
 _READING = (
     OSError,
     EOFError,
@@ -104,7 +112,7 @@ _READING = (
     SyntaxError,
     OverflowError,  # pandas 3.0, of a whole number with hundreds of digits
 )
-_SEEKING = (".parquet", EXCEL)  # formats whose readers need random access
+_SEEKING = (".parquet", *EXCEL)  # formats whose readers need random access
 
 
 _DEFAULTS = TableOptions()
@@ -474,17 +482,25 @@ def _filled_part(
 ) -> pd.DataFrame | None:
     """Return the text of the cells of a sheet, less titles, empty columns and empty rows around.
 
-    Add to the `remarks` the titles, and which columns of numbers are shown otherwise than stored.
+    Add to the `remarks` the titles, which columns of numbers are shown otherwise than stored, and
+    how many rows are crossed out.
     """
     sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
     formats: dict[int, tuple[str, str]] = {}
+    struck: dict[int, str] = {}
+    has_struck = any(font.strike for font in sheet.parent._fonts)  # else no cell is asked
     for row, cells_of_row in enumerate(sheet.iter_rows()):
         for column, cell in enumerate(cells_of_row):
             if text := cell_text(_with_powers(cell.value)):
-                filled[row, column] = text
                 if cell.data_type == "n" and _SHOWN_OTHERWISE.search(cell.number_format):
-                    formats.setdefault(column, (cell.number_format, text))
+                    if relation := _SHOWN_RELATION.fullmatch(cell.number_format):
+                        text = f"{relation[1]}{text}"
+                    else:
+                        formats.setdefault(column, (cell.number_format, text))
+                filled[row, column] = text
+                if has_struck and cell.font.strike:
+                    struck.setdefault(row, cell.coordinate)
     if not filled:
         return None
     first_row, _ = min(filled)
@@ -512,6 +528,12 @@ def _filled_part(
                 f"column {name!r} is shown in the number format {number_format!r}, and read as it "
                 f"is stored, such as {text}"
             )
+    if struck:
+        rows_struck = counted(len(struck), "row")
+        remarks.append(
+            f"{rows_struck} with cells that are struck through, the first is "
+            f"{next(iter(struck.values()))}, read as others: remove what is not to be used"
+        )
     return cells
 
 
@@ -591,10 +613,17 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     names = [header.partition(" ")[0] for header, _ in records]
     ends = [CHAIN_ENDING.fullmatch(name) for name in names]
     if len({*names}) < len(names):  # as in "ab1 heavy chain" and "ab1 light chain"
-        whole = [CHAIN_ENDING.fullmatch(header) for header, _ in records]
+        headers = [header for header, _ in records]
+        whole = [CHAIN_ENDING.fullmatch(header) for header in headers]
         if all(whole):
             ends = whole
-    if only and not _names_pairs(ends):
+        elif not any(ends) and len({*headers}) == len(headers):  # as in "spike BA.1"
+            names = headers
+    if not any(ends):  # as in VH_ab1 and VL_ab1
+        behind = [CHAIN_ENDING.fullmatch(role_last(name)) for name in names]
+        if _share_names(behind, {"heavy"}, {"light"}):
+            ends = behind
+    if only and not _share_names(ends, {"antigen"}, {"heavy", "light"}):
         ends = [None] * len(names)
     without_end = "sequence" if not only or any(ends) else only
     rows: dict[str, dict[str, str]] = {}
@@ -629,12 +658,19 @@ def _parse_fasta(content: bytes, only: str) -> pd.DataFrame:
     return pd.DataFrame(columns, dtype=str)
 
 
-def _names_pairs(ends: Sequence[re.Match[str] | None]) -> bool:
-    """Tell whether an antigen has the name of an antibody's chain, less the ending."""
+def role_last(name: str) -> str:
+    """Put the role of a chain behind its name: VH_ab1 as ab1_VH."""
+    first = _CHAIN_FIRST.fullmatch(name)
+    return f"{first['stem']}_{first['role']}" if first else name
+
+
+def _share_names(
+    ends: Sequence[re.Match[str] | None], roles: Container[str], others: Container[str]
+) -> bool:
+    """Tell whether a record of some roles has the name of one of others, less the ending."""
     endings = [end for end in ends if end]
-    antigens = {end["stem"] for end in endings if end.lastgroup == "antigen"}
-    chains = {end["stem"] for end in endings if end.lastgroup != "antigen"}
-    return not antigens.isdisjoint(chains)
+    names = {end["stem"] for end in endings if end.lastgroup in roles}
+    return not names.isdisjoint(end["stem"] for end in endings if end.lastgroup in others)
 
 
 def read_json(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
@@ -662,20 +698,20 @@ def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not text:
         msg = "it is empty"
         raise ValueError(msg)
-    records = _rows_of_pandas(text)
-    if records or text.lstrip().startswith("["):
-        word = "object"
-        records = records or _parse_json(text, "the array")
+    rows = _rows_of_object(text)
+    if rows or text.lstrip().startswith("["):
+        rows = rows or _parse_json(text, "the array")
+        records = [(f"object {number}", row) for number, row in enumerate(rows, 1)]
     else:
-        word = "line"
+        records = []
         # not splitlines: a text may contain U+2028 and other ends of lines
-        lines = enumerate(text.split("\n"), 1)
-        records = [_parse_json(line, f"line {number}") for number, line in lines]
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                records.append((f"line {number}", _parse_json(line, f"line {number}")))
     if not records:
         msg = "its array is empty"
         raise ValueError(msg)
-    for number, record in enumerate(records, 1):
-        place = f"{word} {number}"
+    for place, record in records:
         if not isinstance(record, dict) or not record:
             msg = (
                 f"{place} is {json.dumps(record)[:20]}, not an object that is a row; expected "
@@ -685,10 +721,10 @@ def _json_records(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, record
 
 
-def _rows_of_pandas(text: str) -> list[dict[str, Any]]:
-    """Return the rows of a table that is one object, as `DataFrame.to_json` writes it; else none.
+def _rows_of_object(text: str) -> list[dict[str, Any]]:
+    """Return the rows of a table that is one object, as pandas and others write it; else none.
 
-    By default an object per column, with the cells by the index, which is numbers if not named.
+    By default pandas has an object per column, with the cells by the index: numbers if not named.
     """
     try:
         whole = _parse_json(text, "") if text.lstrip().startswith("{") else None
@@ -697,20 +733,23 @@ def _rows_of_pandas(text: str) -> list[dict[str, Any]]:
     if not whole:
         return []
     data = whole.get("data")
-    if isinstance(data, list) and {*whole} == {"schema", "data"}:  # orient="table"
+    if isinstance(data, list) and {*whole} in ({"data"}, {"schema", "data"}):  # orient="table"
         return data
     if isinstance(data, list) and {"columns"} <= {*whole} <= {"columns", "index", "data"}:
         refuse_repeated(whole["columns"])
         return [dict(zip(whole["columns"], row, strict=True)) for row in data]
     values = [*whole.values()]
-    if not all(isinstance(value, dict) and value for value in values):
-        return []
-    index = [*dict.fromkeys(chain.from_iterable(values))]
-    if all(map(str.isdecimal, whole)):  # orient="index"
-        return values
-    if all(map(str.isdecimal, index)):
-        return [{name: cells.get(row) for name, cells in whole.items()} for row in index]
-    return []
+    if all(isinstance(value, list) for value in values):
+        sizes = {*map(len, values)}
+        if len(sizes) == 1 and min(sizes) > 2:  # more than the chains of one antibody
+            return [dict(zip(whole, row, strict=True)) for row in zip(*values, strict=True)]
+    if all(isinstance(value, dict) and value for value in values):
+        index = [*dict.fromkeys(chain.from_iterable(values))]
+        if all(map(str.isdecimal, whole)):  # orient="index"
+            return values
+        if all(map(str.isdecimal, index)):
+            return [{name: cells.get(row) for name, cells in whole.items()} for row in index]
+    return [whole] if "\n" in text else []
 
 
 def _parse_json(text: str, place: str) -> Any:  # noqa: ANN401 - any JSON
@@ -763,7 +802,7 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 else:
                     yield from FORMATS[suffix](stream, options)
         except ModuleNotFoundError as error:
-            if suffix != EXCEL:
+            if suffix not in EXCEL:
                 raise
             msg = (
                 f"{file}: Excel files need openpyxl, which is not installed. Run pip install "
@@ -793,9 +832,9 @@ def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
             "Convert or rename it."
         )
         raise TableError(msg)
-    if sheet is not None and suffix != EXCEL:
+    if sheet is not None and suffix not in EXCEL:
         msg = (
-            f"{file}: is not an Excel file; expected one that ends in {EXCEL} with --sheet "
+            f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
             f"{shlex.quote(sheet)}. Leave --sheet out."
         )
         raise TableError(msg)
@@ -925,7 +964,7 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".jsonl": read_json,
     ".ndjson": read_json,
     ".parquet": _read_parquet,
-    EXCEL: read_excel,
+    **dict.fromkeys(EXCEL, read_excel),
     ".fasta": read_fasta,
     ".fa": read_fasta,
     ".faa": read_fasta,

@@ -30,7 +30,9 @@ from abag.embed.tables.chains import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
-    MUTATIONS,
+    LIGHT_MUTATIONS,
+    MUTATION_PARTS,
+    MUTATION_ROLES,
     NO_SEQUENCE,
     ROLES_OF,
     TEXT_ROLES,
@@ -391,7 +393,7 @@ def _open_file(
     `name` is that of one of several tables, which may lack columns that the user chose.
     """
     options = with_habits(given, remembered)
-    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) == EXCEL
+    is_excel = not isinstance(table, pd.DataFrame) and bare_suffix(Path(table)) in EXCEL
     if name is not None and not is_excel:
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)
@@ -569,7 +571,7 @@ def with_habits(given: T, remembered: LayoutRecord) -> T:
 def _named_by_run(options: TableOptions, remembered: LayoutRecord) -> dict[str, str]:
     """Return the columns that the user named for the run, where none is named for this table."""
     # mutations are of the run's parent or antigen only together with it
-    taken = {*options.columns, *MUTATIONS.values()}
+    taken = {*options.columns, *MUTATION_ROLES}
     if taken & OF_ANTIBODIES or options.parent is not None:
         taken |= OF_ANTIBODIES
     if options.antigen is not None or options.no_antigen:
@@ -676,9 +678,11 @@ def _with_mutations(top: Table, options: T, remembered: LayoutRecord, role: str)
 
     What the user says of either wins.
     """
-    name = remembered.named().get(role)
-    if name in top.names:
-        options = replace(options, columns={role: name, **options.columns})
+    of_run = {}
+    for named, name in remembered.named().items():
+        if named in (role, LIGHT_MUTATIONS, *MUTATION_PARTS) and name in top.names:
+            of_run[named] = name
+    options = replace(options, columns={**of_run, **options.columns})
     if options.numbering != "sequential" or options.first_residue != 1:
         return options
     return replace(options, numbering=remembered.numbering, first_residue=remembered.first_residue)

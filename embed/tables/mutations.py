@@ -19,6 +19,8 @@ from typing import NamedTuple, TypeAlias
 from abag.core.errors import AbagError, ColumnError, SequenceError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
+    LIGHT_MUTATIONS,
+    MUTATION_PARTS,
     MUTATIONS,
     SEQUENCE_ROLES,
     STANDARD_RESIDUES,
@@ -35,6 +37,7 @@ from abag.embed.tables.columns import (
     simplified,
     with_found,
 )
+from abag.embed.tables.formats import cell_text
 from abag.embed.tables.options import MOST_RESIDUE, Numbering, TableOptions
 from abag.embed.tables.table import Table
 
@@ -50,7 +53,8 @@ _CODES = {
     "HIS": "H", "ILE": "I", "LEU": "L", "LYS": "K", "MET": "M", "PHE": "F", "PRO": "P", "SER": "S",
     "THR": "T", "TRP": "W", "TYR": "Y", "VAL": "V", "TER": "*",
 }  # fmt: skip
-_LONG = re.compile(f"(?<![A-Z])(?:{'|'.join(_CODES)})(?=\\d)|(?<=[\\d()])(?:{'|'.join(_CODES)})")
+_CODE = f"(?:{'|'.join(_CODES)})"
+_LONG = re.compile(rf"(?<![A-Z]){_CODE}(?=\d)|(?:(?<=[\d()])|(?<=\d[A-Z])){_CODE}")
 _HEAVY_NAMES = frozenset(("H", "HC", "VH", "VHH", "HEAVY", "HEAVYCHAIN"))
 _LIGHT_NAMES = frozenset(("L", "LC", "VL", "VK", "LIGHT", "LIGHTCHAIN"))
 _CHAIN_WORD = "(?:HEAVY|LIGHT)(?:[ _]?CHAIN)?|VHH|VH|VL|VK|HC|LC"
@@ -112,6 +116,23 @@ _CHAIN_MUTATIONS: Mapping[ChainId, str] = {
     "L": "(?:variable)?(?:light(?:chain)?|vl|vk|lc|l|kappa|lambda|ig[kl])",
 }
 """Names of chains in the names of columns of their mutations."""
+_RESIDUE = "(aa|res|residue|aminoacid)?"
+_OF_PARTS: Mapping[str, str] = {
+    "mutation_chain": "chain(id|name|type)?",
+    "mutation_wild": f"{_RESIDUE}(wt|wildtype|wild|ref|reference|original|from){_RESIDUE}",
+    "mutation_position": (
+        "(aa|aminoacid|mut|mutation|mutated|res|residue|kabat|imgt|chothia)?(site|pos|position)|"
+        "res(idue)?(id|num|number|no|nr)?|resi"
+    ),
+}
+_MUTANT = f"{_RESIDUE}(mut|mutant|mutation|mutated|substitution|alt|to|new){_RESIDUE}"
+"""Names of columns of parts of mutations: residues, and what is beside them."""
+_PART_CELLS: Mapping[str, re.Pattern[str]] = {
+    "mutation_chain": re.compile(_CHAIN_WORD + "|[A-Z]"),
+    "mutation_wild": re.compile(f"[{STANDARD_RESIDUES}]|{'|'.join(_CODES)}"),
+    "mutation_position": re.compile(_NUMBER),
+}
+_ONE_RESIDUE = re.compile(f"[{STANDARD_RESIDUES}*=Δ-]|DEL|{'|'.join(_CODES)}")
 
 
 class BadMutation(SequenceError):
@@ -154,6 +175,11 @@ class MutationRules:
         return f"{self.numbering} numbering{start}"
 
 
+def one_letter(residue: str) -> str:
+    """Return the letter of a residue of three letters; any other text as it is."""
+    return _CODES.get(residue.upper(), residue)
+
+
 def means_parent(text: str) -> bool:
     """Tell whether a cell says that there is no mutation."""
     bare = "".join(text.lower().split())
@@ -191,8 +217,11 @@ def read_mutations(text: str) -> tuple[Mutation, ...]:
         match = _RANGE.match(bare, at) or _SUBSTITUTION.match(bare, at)
         if match is None or (match.re is _SUBSTITUTION and _UNSURE_RANGE.match(bare, at)):
             why = f"is not understood at {bare[at : at + 12]!r}"
-            if bare.upper() in {*STANDARD_RESIDUES}:  # of the columns site, wildtype and mutation
-                why = "is one residue, without its position: join the columns of both into one"
+            if bare.upper() in {*STANDARD_RESIDUES}:
+                why = (
+                    "is one residue, without its position; if a column has that, give --column "
+                    "mutation_position=NAME"
+                )
             msg = f"{quoted(text)} {why}; {_EXPECTED}"
             raise BadMutation(msg)
         mutation = _read_match(match, text)
@@ -498,18 +527,36 @@ def _possible_starts(parent: str, text: str, rules: MutationRules) -> Iterator[i
 
 def mutation_columns(
     table: Table, options: TableOptions, kinds: Sequence[Kind]
-) -> tuple[dict[Kind, str], str]:
-    """Return the column of mutations of each kind that has one, and that of light chains alone.
+) -> tuple[dict[Kind, str], dict[str, str]]:
+    """Return the column of mutations of each kind that has one, and further ones by their roles.
 
-    The latter is empty unless heavy and light chains have a column each.
+    These are that of light chains, if heavy and light chains have a column each, and those of the
+    parts of mutations that stand in columns of their own.
     """
     chosen: dict[Kind, str] = {}
     for kind, role in MUTATIONS.items():
         if role in options.columns and kind in kinds:
             chosen[kind] = options.columns[role]
-    if options.parent is None or "antibody" in chosen or "antibody" not in kinds:
-        return chosen, ""
-    names = [name for name in table.names if name not in chosen.values()]
+    given = {}
+    for role in (LIGHT_MUTATIONS, *MUTATION_PARTS):
+        if role in options.columns:
+            given[role] = options.columns[role]
+    if options.parent is not None and "antibody" not in chosen and "antibody" in kinds:
+        used = {*chosen.values(), *given.values()}
+        free = [name for name in table.names if name not in used]
+        heavy, *light = _find_mutations(table, free, given, is_needed=not chosen) or [""]
+        if heavy:
+            chosen = {"antibody": heavy, **chosen}
+        given |= dict.fromkeys([LIGHT_MUTATIONS] * len(light), light[0] if light else "")
+    for name in chosen.values():
+        given |= find_parts(table, name, given)
+    return chosen, given
+
+
+def _find_mutations(
+    table: Table, names: Sequence[str], given: Mapping[str, str], *, is_needed: bool
+) -> list[str]:
+    """Find the column of mutations of the antibody, or those of its heavy and light chains."""
     of_chains = [name for name in names if chain_of_column(name) and holds_mutations(table, name)]
     named_so = [name for name in names if _MUTATION_COLUMN.fullmatch(simplified(name))]
     best = [name for name in named_so if holds_mutations(table, name)]
@@ -517,12 +564,11 @@ def mutation_columns(
         best += of_chains
     if not best:
         # 50G, without a wild type, may be a well or a name in any other column
-        best = [name for name in columns_of_mutations(table) if name in names]
+        best = [name for name in columns_of_mutations(table, given) if name in names]
     if len(best) == 1:
-        return {"antibody": best[0], **chosen}, ""
+        return best
     if len(best) == 2 and {*map(chain_of_column, best)} == {"H", "L"}:
-        heavy, light = sorted(best, key=chain_of_column)
-        return {"antibody": heavy, **chosen}, light
+        return sorted(best, key=chain_of_column)
     if best:
         lines = " or ".join(column_option("mutations", name) for name in best)
         msg = (
@@ -530,11 +576,40 @@ def mutation_columns(
             f"called heavy_mutations and light_mutations. Rename them, or choose one with {lines}."
         )
         raise ColumnError(msg)
-    if chosen:
-        return chosen, ""  # every row has the parent, and a variant of the antigen
+    if not is_needed:
+        return []  # every row has the parent, and a variant of the antigen
     problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
-    advice = "Name it with --column mutations=NAME, or leave --parent out."
+    advice = (
+        "Name it with --column mutations=NAME, with --column mutation_position=NAME if positions "
+        "are in another, or leave --parent out."
+    )
     raise MissingColumn(with_found(problem, table.names, advice))
+
+
+def find_parts(table: Table, name: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Find the columns that complete one of single residues to mutations, by role.
+
+    Some are `given`. None without one of positions, and for a column of whole mutations.
+    """
+    if not _hold(table, name, _ONE_RESIDUE):
+        return {}
+    parts = {}
+    for role, cells in _PART_CELLS.items():
+        fits = [other for other in table.names if re.fullmatch(_OF_PARTS[role], simplified(other))]
+        fits = [other for other in fits if other != name and _hold(table, other, cells)]
+        if role in given:
+            parts[role] = given[role]
+        elif len(fits) == 1:
+            parts[role] = fits[0]
+    return parts if "mutation_position" in parts else {}
+
+
+def _hold(table: Table, name: str, pattern: re.Pattern[str]) -> bool:
+    """Tell whether most cells of a column match a pattern, in capitals, and are not of parents."""
+    texts = [cell_text(cell).strip().upper() for cell in table.distinct_cells(name)]
+    others = [text for text in texts if text in "=-*" or not means_parent(text)]
+    matching = sum(pattern.fullmatch(text) is not None for text in others)
+    return 2 * matching > len(others)
 
 
 def chain_of_column(name: str) -> ChainId:
@@ -590,14 +665,15 @@ def describe_unapplied(table: Table) -> Iterator[str]:
     for name in table.names:
         if not _MUTATION_COLUMN.fullmatch(simplified(name)):
             continue
-        if not holds_mutations(table, name, with_wild=True):
+        parts = find_parts(table, name, {})
+        if not (parts or holds_mutations(table, name, with_wild=True)):
             continue
         held = [table.columns[role] for role in SEQUENCE_ROLES if role in table.columns]
         held = [column for column in held if column != name]
         if not held:
             continue
         sequences = len(table.frame[held].drop_duplicates())
-        if 2 * sequences <= table.frame[name].nunique():
+        if 2 * sequences <= len(table.frame[[name, *parts.values()]].drop_duplicates()):
             of_antibodies = column_option("mutations", name)
             of_antigens = column_option("antigen_mutations", name)
             yield (
@@ -606,8 +682,13 @@ def describe_unapplied(table: Table) -> Iterator[str]:
             )
 
 
-def columns_of_mutations(table: Table) -> list[str]:
-    """List the columns with mutations that name the wild type; IL17A is a name of an antigen."""
+def columns_of_mutations(table: Table, given: Mapping[str, str] | None = None) -> list[str]:
+    """List the columns with mutations that name the wild type; IL17A is a name of an antigen.
+
+    Without any, those of residues that other columns complete, some of them `given`.
+    """
     of_antigens = {table.columns.get(role) for role in ("antigen", "antigen_name")}
     names = [name for name in table.names if name not in of_antigens]
-    return [name for name in names if holds_mutations(table, name, with_wild=True)]
+    whole = [name for name in names if holds_mutations(table, name, with_wild=True)]
+    residues = [name for name in names if re.fullmatch(_MUTANT, simplified(name))]
+    return whole or [name for name in residues if find_parts(table, name, given or {})]

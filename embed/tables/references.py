@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b, file_digest
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from abag.embed.tables.chains import (
     KINDS,
     LIGHT_MUTATIONS,
     MISSING_TEXT,
+    MUTATION_PARTS,
     MUTATIONS,
     PLURAL,
     RESIDUES,
@@ -39,6 +41,7 @@ from abag.embed.tables.chains import (
 from abag.embed.tables.columns import (
     MissingColumn,
     column_option,
+    list_columns,
     quote_names,
     simplified,
     with_found,
@@ -61,12 +64,14 @@ from abag.embed.tables.formats import (
     fasta_records,
     is_gzip,
     read_fasta,
+    role_last,
 )
 from abag.embed.tables.mutations import (
     ChainId,
     MutationRules,
     chain_of_column,
     describe_unapplied,
+    find_parts,
     holds_mutations,
     mutation_columns,
     without_wild,
@@ -458,7 +463,8 @@ def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
             problems.append(f"{where} has no {'residues' if header else 'name'}")
             continue
         yield Entry(header, ANY, residues, where)
-        for name in dict.fromkeys((header.split()[0], header)):
+        first = header.split()[0]
+        for name in dict.fromkeys((first, header, role_last(first))):
             ending = CHAIN_ENDING.fullmatch(name)
             if ending is not None:
                 role = str(ending.lastgroup)
@@ -601,6 +607,8 @@ class References:
     """Antibody of every row, before its mutations."""
     rules: Mapping[Kind, MutationRules] = field(default_factory=dict)
     """Kinds of sequences that have a column of mutations."""
+    split: frozenset[Kind] = frozenset()
+    """Those whose mutations have their parts in columns of `MUTATION_PARTS`."""
     chain_of_role: Mapping[str, ChainId] = field(default_factory=dict)
     """Chains of antibodies that columns of mutations are of, by role, where their names say so."""
     antigen: str | None = None
@@ -669,21 +677,31 @@ def find_references(
                 raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
-    mutations, light = mutation_columns(table, options, kinds)
+    mutations, further = mutation_columns(table, options, kinds)
+    light = further.get(LIGHT_MUTATIONS, "")
+    parts = [further[role] for role in MUTATION_PARTS if role in further]
+    split = [kind for kind, name in mutations.items() if find_parts(table, name, further)]
     has_peptides = (
         names is not None
         and "antigen" in columns
         and _has_peptides(table, names, columns["antigen"])
     )
     rules = _mutation_rules(options, mutations)
-    remarks += _describe_mutations(table, mutations, light, rules, constants)
-    columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()}
+    written = {kind: [*(parts if kind in split else ()), x] for kind, x in mutations.items()}
+    if light:
+        written["antibody"].append(light)
+    remarks += _describe_mutations(table, written, parts, rules, constants)
+    if split and "mutation_wild" not in further:
+        remarks.append(
+            "no column has the wild-type residues, so that they are not checked: are the numbers "
+            "those of the parent?"
+        )
+    columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()} | further
     chain_of_role: dict[str, ChainId] = {}
     if "antibody" in rules and not rules["antibody"].shared:
         chain_of_role["mutations"] = chain_of_column(mutations["antibody"])
     if light:
-        columns[LIGHT_MUTATIONS] = light
-        chain_of_role[LIGHT_MUTATIONS] = "L"
+        chain_of_role = {"mutations": "H", LIGHT_MUTATIONS: "L"}
     return References(
         columns=columns,
         names=names,
@@ -691,6 +709,7 @@ def find_references(
         has_peptides=has_peptides,
         parent=parent,
         rules=rules,
+        split=frozenset(split),
         chain_of_role={role: chain for role, chain in chain_of_role.items() if chain},
         antigen=antigen,
         remarks=tuple(remarks),
@@ -716,8 +735,8 @@ def _mutation_rules(
 
 def _describe_mutations(
     table: Table,
-    mutations: Mapping[Kind, str],
-    light: str,
+    columns: Mapping[Kind, Sequence[str]],
+    parts: Sequence[str],
     rules: Mapping[Kind, MutationRules],
     constants: Mapping[str, str | None],
 ) -> Iterator[str]:
@@ -726,19 +745,19 @@ def _describe_mutations(
         owner = "--parent" if kind == "antibody" else "--antigen"
         if constants[kind] is None:
             owner = f"the {kind} of the row"
-        start = f"column {mutations[kind]!r} holds"
-        if light and kind == "antibody":
-            start = f"columns {mutations[kind]!r} and {light!r} hold"
+        verb = "hold" if len(columns[kind]) > 1 else "holds"
         yield (
-            f"{start} mutations of {owner}, {kind_rules.words}; "
+            f"{list_columns(columns[kind])} {verb} mutations of {owner}, {kind_rules.words}; "
             "empty cells, WT and the like are that itself"
         )
-    used = [*dict.fromkeys(filter(None, (*mutations.values(), light)))]
+    used = [*dict.fromkeys(chain.from_iterable(columns.values()))]
     for name in table.names:
         is_other = bool(chain_of_column(name)) and name not in used and "antibody" in rules
         if is_other and holds_mutations(table, name):
             yield f"column {name!r} holds mutations that are not applied: it was not chosen"
     for name in used:
+        if name in parts:
+            continue
         unchecked = without_wild(table, name)
         if unchecked:
             yield (
@@ -758,6 +777,18 @@ def with_references(table: Table, references: References) -> Table:
 
 
 # --- sequences of options -------------------------------------------------------------------------
+
+
+def read_antigen(value: str, files: Sequence[str]) -> str:
+    """Return the text of one antigen: a sequence, that of a file with one, or of a name in files.
+
+    Raises
+    ------
+    AbagError
+        If it is a name that the files do not have, or a file without a single antigen.
+    """
+    names = load_names(files) if files else None
+    return _constant(value, "--antigen", "antigen", names) or ""
 
 
 def _constant(

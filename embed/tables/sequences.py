@@ -27,6 +27,7 @@ from abag.embed.tables.chains import (
     CHAIN_ROLES,
     LIGHT_MUTATIONS,
     LONG_RUN,
+    MUTATION_PARTS,
     MUTATIONS,
     NO_ANTIGEN,
     RESIDUES,
@@ -50,6 +51,7 @@ from abag.embed.tables.columns import (
     IS_MUTANT,
     MissingColumn,
     column_option,
+    list_columns,
     quote_names,
     quote_some,
     simplified,
@@ -83,8 +85,10 @@ from abag.embed.tables.mutations import (
     BadMutation,
     columns_of_mutations,
     holds_mutations,
+    means_parent,
     mutate,
     of_chain,
+    one_letter,
     propose_numbers,
 )
 from abag.embed.tables.numbering import (
@@ -282,15 +286,17 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     """Parse the sequences of a kind that rows give as a parent and its mutations."""
     rules = references.rules[kind]
     roles = [MUTATIONS[kind]]
-    change_R, cells = distinct_cells(table, MUTATIONS[kind])
-    changes: list[tuple[str, ...]] = [(cell_name(cell),) for cell in cells]
+    is_split = kind in references.split
+    parts = [role for role in MUTATION_PARTS if is_split and role in table.columns]
+    change_R, texts = _distinct_mutations(table, roles[0], parts)
+    changes: list[tuple[str, ...]] = [(text,) for text in texts]
     if kind == "antibody" and LIGHT_MUTATIONS in table.columns:
         roles.append(LIGHT_MUTATIONS)
         light_R, lights = distinct_cells(table, LIGHT_MUTATIONS)
         change_R, both = _distinct_pairs(change_R, light_R, len(lights))
         changes = [(*changes[heavy], cell_name(lights[light])) for heavy, light in both]
-    names = [table.column(role) for role in roles]
-    where = f"column{'s' * (len(names) > 1)} {' and '.join(map(repr, names))}"
+    names = [table.column(role) for role in (*parts, *roles)]
+    where = list_columns(names)
     of_chains = references.chain_of_role if kind == "antibody" else {}
     chains = [of_chains.get(role, "") for role in roles]
     parent_R, parents = _parents(table, kind, references)
@@ -299,7 +305,7 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
     variants: list[tuple[str, str]] = []
-    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[0]}", delay=2)):
+    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[-1]}", delay=2)):
         text = "; ".join(filter(None, changes[change]))
         try:
             text = "; ".join(filter(None, map(of_chain, changes[change], chains)))
@@ -320,6 +326,28 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             cell = column.bad[i]
             column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
     return column
+
+
+def _distinct_mutations(
+    table: Table, role: str, parts: Sequence[str]
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Return the index of each row's mutations, (R,), and these, joined with their `parts`."""
+    code_R, cells = distinct_cells(table, role)
+    texts = [cell_name(cell) for cell in cells]
+    if parts:
+        texts = [*map(one_letter, texts)]
+    for part in reversed(parts):  # each goes before the others
+        part_R, cells = distinct_cells(table, part)
+        code_R, both = _distinct_pairs(code_R, part_R, len(cells))
+        # pandas writes 33 as 33.0 beside empty cells
+        befores = [one_letter(cell_name(cell).removesuffix(".0")) for cell in cells]
+        behind = ":" if part == "mutation_chain" else ""
+        joined = []
+        for at, before in both:
+            is_of_parent = bool(behind) and means_parent(texts[at])  # whose rows may name a chain
+            joined.append(texts[at] if is_of_parent else f"{befores[before]}{behind}{texts[at]}")
+        texts = joined
+    return code_R, texts
 
 
 def _parents(
@@ -439,7 +467,10 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
     advice = "Give a chain, or remove the row."
     unit = unit_below_header(table)
     if unit:
-        advice = f"Write units, such as {quoted(unit)}, into the names above, and remove the row."
+        advice = (
+            f"The first row holds units, such as {quoted(unit)}: write them into the names above, "
+            "and remove it. In others, give a chain, or remove the row."
+        )
     heavy = parsed.get("heavy", absent)
     return _join(heavy, parsed.get("light", absent), f"column {names}", advice)
 

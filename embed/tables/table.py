@@ -1,34 +1,49 @@
-"""Read tables for every command, whole or in chunks, and find the roles of their columns.
+"""Tables of every command: read whole or in chunks, with the roles of their columns, and written.
 
 A table is a file (`formats`), a matrix or a data frame. Promises that it keeps all of its rows and
 columns, and that rows are numbered as in the file. Each cell of a matrix that is not empty becomes
 one row, with the row number of the matrix, and empty cells become none. Numbers may be written as
 people and spreadsheets write them.
+
+A table is written in chunks; the file appears under its name only when it is whole. Text tables
+hand on their columns with types, to Parquet files and data frames. Columns of names, categories and
+sequences stay text; another column becomes numbers or truth values if all its cells are, and no
+cell loses anything: 0012, 4E10 and 1.10 beside 1.1 stay text.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
+import math
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
 from abag.core.errors import ColumnError, TableError
+from abag.core.files import replacing
 from abag.core.frames import nested_columns, refuse_nested
-from abag.core.messages import counted
+from abag.core.messages import counted, first_line
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
 from abag.embed.tables.chains import ANTIBODY_ROLES, CHAIN_ROLES, MISSING_TEXT, joined_list
 from abag.embed.tables.columns import (
+    ROLES,
     UNNAMED,
     MissingColumn,
     find_columns,
@@ -38,10 +53,13 @@ from abag.embed.tables.columns import (
     with_found,
 )
 from abag.embed.tables.formats import (
+    FORMATS,
     Chunk,
     ReadOptions,
+    bare_suffix,
     cell_text,
     in_chunks,
+    is_gzip,
     read_file_chunks,
     refuse_repeated,
 )
@@ -120,17 +138,20 @@ def meaning_of_commas(cells: pd.Series) -> Literal["", "decimals", "thousands", 
     Cells such as ``0,5`` and ``1.234,5``, or ``1,234.5`` and ``1,234,567``, tell it for the others.
     Points between thousands, as in ``1.234.567``, are unclear beside ``1.234``.
     """
-    texts = [_without_relation(cell) for cell in cells.tolist() if isinstance(cell, str)]
-    marked = [text for text in texts if "," in text or text.count(".") > 1]
-    if not marked:
+    values = cells.tolist()
+    texts = [cell for cell in values if isinstance(cell, str)]
+    if not any("," in text or text.count(".") > 1 for text in texts):
         return ""
-    decimals = [*map(_DECIMAL_COMMA.fullmatch, marked)]
-    thousands = [*map(_THOUSANDS_COMMA.fullmatch, marked)]
-    has_points = any("." in text and _POINT.fullmatch(text) for text in texts)
-    if all(decimals) and not all(thousands) and not has_points:
-        return "decimals"
-    if all(thousands) and not all(decimals):
+    texts = [*map(_without_relation, texts)]
+    marked = [text for text in texts if "," in text or text.count(".") > 1]
+    are_decimals = all(map(_DECIMAL_COMMA.fullmatch, marked))
+    are_thousands = all(map(_THOUSANDS_COMMA.fullmatch, marked))
+    if are_thousands and not are_decimals:
         return "thousands"
+    has_points = any(isinstance(cell, float) and not math.isnan(cell) for cell in values)
+    has_points |= any("." in text and _POINT.fullmatch(text) for text in texts)
+    if are_decimals and not are_thousands and not has_points:
+        return "decimals"
     return "unclear" if any(map(_THOUSANDS_POINT.fullmatch, marked)) else ""
 
 
@@ -199,6 +220,8 @@ _NO_BINDING = frozenset(
     "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
+_MOST_MARKS = 2
+"""Words of a column of labels for pairs that have none."""
 OneTable: TypeAlias = Path | str | pd.DataFrame
 """A file, a folder of Parquet files, or a table in memory."""
 TableLike: TypeAlias = OneTable | Sequence[OneTable]
@@ -223,12 +246,17 @@ def says_no_binding(cell: object) -> bool:
 
 
 def holds_labels(cells: pd.Series) -> bool:
-    """Tell whether at least half of the filled cells are numbers, bounds or say no binding."""
+    """Tell whether at least half of the filled cells are numbers, bounds or say no binding.
+
+    Or fewer, if the others are one or two words, such as ``-`` and ``NT`` for pairs not tested.
+    """
     filled = cells.dropna().tolist()
-    labels = 0
+    others = list[str]()
     for text in filled:
-        labels += says_no_binding(text) or _NUMBER.fullmatch(plain_number(text)) is not None
-    return 0 < len(filled) <= 2 * labels
+        if not (says_no_binding(text) or _NUMBER.fullmatch(plain_number(text))):
+            others.append(text)
+    labels = len(filled) - len(others)
+    return labels > 0 and (len(filled) <= 2 * labels or len({*others}) <= _MOST_MARKS)
 
 
 class NoRows(TableError):
@@ -496,3 +524,247 @@ def _refuse_unclear_columns(frame: pd.DataFrame) -> None:
                 "table.reset_index()."
             )
             raise TableError(msg)
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+_NUMBER_ROLES = frozenset({"pkd", "label", "prediction", "sigma"})
+_READ_AS_TEXT = frozenset(ROLES) - _NUMBER_ROLES - {"censored"}
+_INTEGER = re.compile(r"[-+]?(0|[1-9]\d{0,17})")
+_AS_WRITTEN = re.compile(
+    r"[-+]?((0|[1-9]\d{0,14})(\.\d*)?|\.\d+)([eE][-+]\d{1,3})?"
+    r"|[-+]?\d\.\d+[eE]\d{1,3}|[-+]?inf(inity)?",
+    re.IGNORECASE,
+)
+"""A number as programs write it: not a well such as 4E10, nor more digits than a float has."""
+_DECIMALS = re.compile(r"[^.]*\.(\d{2,}|\d)")
+_TRUTH = {"true": True, "false": False}
+_CellType: TypeAlias = Literal["integer", "number", "truth", "text"]
+
+
+WriteFrame: TypeAlias = Callable[[pd.DataFrame], None]
+OpenWriter: TypeAlias = Callable[[IO[bytes]], AbstractContextManager[WriteFrame]]
+
+
+class _CellTypes:
+    """What the cells of one column are, of all that were seen."""
+
+    def __init__(self) -> None:
+        self.types: set[_CellType] = {"integer", "number", "truth"}
+        """Types that all cells have."""
+        self.decimals: set[int] = set()
+        self.is_padded = False
+        """Whether a cell such as 1.10 ends in a zero that its number lacks."""
+
+    def add(self, texts: Iterable[str], *, is_number: bool) -> None:
+        """Look at distinct cells; as the role of the column says, a number loses nothing."""
+        for text in texts:
+            types: set[_CellType] = set()
+            if _INTEGER.fullmatch(text):
+                types.add("integer")
+            if _AS_WRITTEN.fullmatch(text) or (is_number and _is_float(text)):
+                types.add("number")
+            if text.lower() in _TRUTH:
+                types.add("truth")
+            self.types &= types
+            if not self.types:
+                return
+            decimals = _DECIMALS.fullmatch(text)
+            if decimals and not is_number:
+                self.decimals.add(len(decimals[1]))
+                self.is_padded |= len(decimals[1]) > 1 and text.endswith("0")
+
+    @property
+    def type(self) -> _CellType:
+        """The type that all cells have; a column without cells, such as ``why_far``, is text."""
+        if {"truth", "number"} <= self.types:  # no cell was seen
+            return "text"
+        if "number" in self.types and self.is_padded and len(self.decimals) > 1:
+            return "text"
+        for kind in ("integer", "number", "truth"):
+            if kind in self.types:
+                return kind
+        return "text"
+
+
+class ColumnTypes:
+    """Types of the columns of a table, which is looked at in chunks before any is converted."""
+
+    def __init__(self, *, text: Iterable[str] = (), numbers: Iterable[str] = ()) -> None:
+        """Take the columns that are text, or numbers, whatever their cells look like."""
+        self._text = {*text}
+        self._numbers = {*numbers}
+        self._columns: dict[str, _CellTypes] = {}
+
+    def add(self, frame: pd.DataFrame, roles: Mapping[str, str]) -> None:
+        """Look at the cells of a chunk with these columns by role."""
+        for role, name in roles.items():
+            if role in _READ_AS_TEXT:
+                self._text.add(name)
+            elif role in _NUMBER_ROLES:
+                self._numbers.add(name)
+        for name in map(str, frame.columns):
+            column = self._columns.setdefault(name, _CellTypes())
+            cells = frame[name]
+            is_text = cells.dtype == object or isinstance(cells.dtype, pd.StringDtype)
+            if name in self._text or not is_text:
+                column.types = set()
+            if column.types:
+                texts = _texts(cells).dropna().unique().tolist()
+                column.add(texts, is_number=name in self._numbers)
+
+    def apply(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Convert the columns of a chunk to their types; missing cells of others stay as read."""
+        converted = {}
+        for name in map(str, frame.columns):
+            column = self._columns.get(name)
+            if column is not None and column.type != "text":
+                converted[name] = _convert(_texts(frame[name]), column.type)
+        return frame.assign(**converted)
+
+
+def with_types(
+    frame: pd.DataFrame, roles: Mapping[str, str], text: Iterable[str] = ()
+) -> pd.DataFrame:
+    """Convert the columns of a whole table, of which `text` are no numbers, as `ColumnTypes`."""
+    types = ColumnTypes(text=text)
+    types.add(frame, roles)
+    return types.apply(frame)
+
+
+def _texts(cells: pd.Series) -> pd.Series:
+    """Return the cells of a column as text without spaces at the ends; missing ones as None."""
+    texts = read_texts(cells).astype(object)
+    return texts.where(texts != "", None)
+
+
+def _convert(texts: pd.Series, kind: _CellType) -> pd.Series:
+    if kind == "truth":
+        truth = texts.map(lambda text: None if text is None else _TRUTH[text.lower()])
+        return truth.astype("boolean" if truth.isna().any() else "bool")
+    if kind == "integer":
+        return pd.to_numeric(texts.astype("string")).astype(
+            "Int64" if texts.isna().any() else "int64"
+        )
+    # not pd.to_numeric, which may miss the last digit
+    return texts.map(float, na_action="ignore").astype("float64")
+
+
+def _is_float(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+@contextmanager
+def writing_table(path: Path) -> Iterator[WriteFrame]:
+    """Yield a function that appends rows to a table; the file is replaced as the block ends.
+
+    The suffix of `path` decides on the format.
+
+    Raises
+    ------
+    TableError
+        If the format is unknown, rows have other columns than those before, or the file cannot be
+        written.
+    """
+    open_writer = check_writable(path)
+    columns: list[object] = []
+
+    def append(frame: pd.DataFrame) -> None:
+        if frame.empty:
+            return
+        names = [*frame.columns]
+        if columns not in ([], names):
+            msg = (
+                f"{path}: rows with the columns {quote_names(names)} follow rows with "
+                f"{quote_names(columns)}; expected the same columns in every file of the table. "
+                "Predict these files one by one."
+            )
+            raise TableError(msg)
+        columns[:] = names
+        try:
+            write(frame)
+        except (pa.ArrowException, OverflowError, NotImplementedError) as error:
+            msg = (
+                f"{path}: a column of the table cannot be written ({first_line(error)}); expected "
+                "text, numbers or times of the years 1 to 9999. Convert it."
+            )
+            raise TableError(msg) from error
+
+    try:
+        with ExitStack() as files:
+            file: Any = files.enter_context(files.enter_context(replacing(path)).open("wb"))
+            if is_gzip(path):  # without name and time: the same rows give the same bytes
+                file = files.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0))
+            write = files.enter_context(open_writer(file))
+            yield append
+    except OSError as error:
+        if error.filename != str(path):  # of another file, read in the block
+            raise
+        fix = "Free disk space or choose another --out, and run the command again."
+        msg = f"{path}: cannot be written ({error}). {fix}"
+        raise TableError(msg) from error
+
+
+def check_writable(path: Path) -> OpenWriter:
+    """Return what opens a writer of a file's format; raise `TableError` if there is none."""
+    suffix = bare_suffix(path)
+    if suffix not in WRITERS:
+        read = suffix in FORMATS
+        problem = f"{suffix} files are only read" if read else "not a supported table format"
+        endings = ", ".join(WRITERS)
+        msg = (
+            f"{path}: {problem}; expected a name that ends in {endings}, also with .gz. Rename it."
+        )
+        raise TableError(msg)
+    return WRITERS[suffix]
+
+
+@contextmanager
+def _open_text(file: IO[bytes], separator: str) -> Iterator[WriteFrame]:
+    def write(frame: pd.DataFrame) -> None:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        # csv does not quote a lone carriage return, which readers take for the end of a row
+        others = frame.select_dtypes(exclude=["number", "bool"])
+        has_return = any("\r" in str(name) for name in others) or any(
+            others[name].astype("str").str.contains("\r", regex=False).any() for name in others
+        )
+        frame.to_csv(
+            text,
+            index=False,
+            header=file.tell() == 0,
+            sep=separator,
+            lineterminator="\n",
+            quoting=csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL,
+        )
+        text.detach()
+
+    yield write
+
+
+@contextmanager
+def _open_parquet(file: IO[bytes]) -> Iterator[WriteFrame]:
+    with ExitStack() as files:
+        writers: list[pq.ParquetWriter] = []
+
+        def write(frame: pd.DataFrame) -> None:
+            schema = writers[0].schema if writers else None
+            table = pa.Table.from_pandas(frame, schema, preserve_index=False)
+            table = table.replace_schema_metadata()  # another table's readers see only its types
+            if not writers:
+                writers.append(files.enter_context(pq.ParquetWriter(file, table.schema)))
+            writers[0].write_table(table)
+
+        yield write
+
+
+WRITERS: dict[str, OpenWriter] = {
+    ".csv": partial(_open_text, separator=","),
+    ".tsv": partial(_open_text, separator="\t"),
+    ".parquet": _open_parquet,
+}
+"""Writers by the suffix of the file's name, less ``.gz``."""

@@ -28,8 +28,16 @@ from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_row
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import NoRows, Table, TableLike, read_numbers, read_table, read_texts
-from abag.embed.tables.table_writer import with_types, writing_table
+from abag.embed.tables.table import (
+    NoRows,
+    Table,
+    TableLike,
+    read_numbers,
+    read_table,
+    read_texts,
+    with_types,
+    writing_table,
+)
 from abag.head.design.batches import Aim, probability_above
 from abag.head.labels.column import (
     ColumnMeaning,
@@ -68,8 +76,8 @@ PREDICTION_ROLES = frozenset({"prediction", "sigma"})
 """Roles of columns that only the table of predictions has."""
 SITE_COLUMNS = ("chain", "position")
 """Columns of a scan that tell where a mutant differs from its parent."""
-UNNAMED_ANTIGEN = "X"
-"""Stands for the antigen of a table that names none."""
+UNNAMED_ANTIGEN = "XXXX"
+"""Stands for the antigen of a table that names none; fewer of X are read as a word."""
 _BOOLEANS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 
@@ -443,7 +451,7 @@ def _places_of(text: str) -> list[str]:
     return [" ".join(place) for place in zip(*columns, strict=False) if all(place)]
 
 
-def read_rows(layout: Layout, rows: Ints, *, typed: bool = False) -> pd.DataFrame:
+def read_chosen_rows(layout: Layout, rows: Ints, *, typed: bool = False) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written.
 
     The index of the result is `rows`. With `typed`, columns of a text table that are numbers are

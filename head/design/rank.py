@@ -10,7 +10,7 @@ score, and places that are drawn. R rows, B pairs of a batch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,15 +19,13 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 import pandas as pd
 
-from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import OptionError, OutputError, PredictionError
 from abag.core.files import why_not_writable
-from abag.core.messages import counted
+from abag.core.messages import counted, reporting, say
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.layout import NOTHING, tables_of
-from abag.embed.tables.table import TableLike
-from abag.embed.tables.table_writer import check_writable
+from abag.embed.tables.table import TableLike, check_writable
 from abag.head.design.batches import (
     RULES,
     Aim,
@@ -53,7 +51,7 @@ from abag.head.design.candidates import (
     molar_mass_of,
     read_all_measured,
     read_candidates,
-    read_rows,
+    read_chosen_rows,
     say_if_measured,
     signed,
     sites_of,
@@ -155,7 +153,7 @@ def say_unranked(
     if pairs > 1 and (equal == 0).all():
         why = f"all {counted(pairs, 'candidate')} have the same prediction"
         prediction = quantity.show(quantity.sign * candidates.mean[batch[0]])
-        messages.say(
+        say(
             f"{candidates.source}: {why}, {quantity} {prediction}: the model cannot rank them, and "
             f"the batch is drawn at random (seed {SEED}). Measure it and fit again, or fit with "
             "other encoders"
@@ -170,7 +168,7 @@ def say_unranked(
         )
         if drawn > MOST_DRAWN * size:  # then the summary says so
             return why
-        messages.say(f"{candidates.source}: {why}")
+        say(f"{candidates.source}: {why}")
     if predictor is None or "regime" not in candidates.frame:
         return None
     rows_of = candidates.frame["regime"].iloc[batch].dropna().astype(str).value_counts().to_dict()
@@ -185,7 +183,7 @@ def say_unranked(
     )
     if unranked > MOST_DRAWN * size:
         return why
-    messages.say(f"{candidates.source}: {why}")
+    say(f"{candidates.source}: {why}")
     return None
 
 
@@ -302,7 +300,6 @@ def rank(
     predictions: TableLike,
     out: Path | str | None = None,
     *,
-    say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of RankOptions
 ) -> RankSummary | pd.DataFrame:
@@ -320,8 +317,6 @@ def rank(
         table has a column ``score``), with sigma
         ``expected_best`` (of the pairs up to this rank, in pKd; not if most of the batch is drawn),
         and with ``above`` ``probability_above``.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
     progress : bool
         Show progress bars on stderr.
     **options
@@ -342,7 +337,7 @@ def rank(
     """
     chosen = RankOptions.from_keywords(options, "rank")
     out = None if out is None else Path(out)
-    with messages.reporting(say, bars=progress):
+    with reporting(bars=progress):
         check_table_out(
             out, sources=(predictions, chosen.measured, chosen.second), force=chosen.force
         )
@@ -399,7 +394,7 @@ def rank(
         if chosen.run is not None:
             say_earlier_batches(Path(chosen.run), quantity)
         rows = candidates.frame["row"].to_numpy()[batch.index]
-        frame = read_rows(layout, rows, typed=has_types(out))
+        frame = read_chosen_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
         frame = _with_scores(frame, candidates, batch, chosen)
         if second is not None:
@@ -422,7 +417,7 @@ def rank(
                 orders.add(candidates, batch.index)
         if out is None:
             for line in describe_rank(summary).splitlines():
-                messages.say(line)
+                say(line)
             return in_memory(frames, predictions)
     return summary
 
@@ -541,7 +536,7 @@ def _say_regimes(
         predictor.say_verdicts(known_counts, "candidate")
     elif known_counts:
         words = [f"{rows:,} ({words_of(name, kinds)})" for name, rows in known_counts.items()]
-        messages.say(
+        say(
             f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these, "
             "and expects more exactly what a batch holds."
         )
@@ -611,7 +606,7 @@ def _left_out(
             told.append(f"{reasons[name].sum():,} {words}")
     if told:
         rows = counted(len(candidates.frame), "row")
-        messages.say(f"{candidates.source}: of {rows}, left out: {', '.join(told)}")
+        say(f"{candidates.source}: of {rows}, left out: {', '.join(told)}")
     return reasons
 
 
@@ -805,14 +800,12 @@ def _clusters(candidates: Candidates, pool: Ints) -> dict[int, list[int]]:
 def _say_kept(candidates: Candidates, chosen: Ints, options: RankOptions) -> None:
     frame = candidates.frame.iloc[chosen]
     if options.keep_far:
-        messages.say(
-            f"outside the training data: {counted(int(frame['far'].sum()), 'chosen pair')}"
-        )
+        say(f"outside the training data: {counted(int(frame['far'].sum()), 'chosen pair')}")
     if "site" in frame and options.per_position is None:
         count = Counter(chain.from_iterable(sites_of(frame["site"])))
         for site, most in count.most_common(1):  # none, if no row names its mutations
             if most > MOST_AT_ONE_POSITION * len(frame) and most > 1:
-                messages.say(
+                say(
                     f"{most:,} of the {len(frame):,} chosen pairs change {site}: if the model is "
                     "wrong there, most of the batch is lost. --per-position N spreads it."
                 )

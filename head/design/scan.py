@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, Typed
 import numpy as np
 import pandas as pd
 
-from abag.core import messages
 from abag.core.arrays import Floats, hex_keys
 from abag.core.errors import OptionError
 from abag.core.files import replacing
-from abag.core.messages import counted
+from abag.core.messages import counted, reporting, say
 from abag.embed.store.store import open_store
 from abag.embed.tables.layout import NOTHING, with_habits
-from abag.embed.tables.table_writer import writing_table
+from abag.embed.tables.table import writing_table
 from abag.head.design.sites import (
     Mutant,
     Parent,
@@ -389,7 +388,6 @@ def scan(
     run: Path | str | Predictor,
     out: Path | str | None = None,
     *,
-    say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of ScanOptions
 ) -> ScanSummary | pd.DataFrame:
@@ -401,7 +399,7 @@ def scan(
         As for `abag.load_predictor`, or what it returned.
     out : path, optional
         Table to write; the heat map gets the same name with the suffix ``.html``.
-    say, progress
+    progress
         As for `abag.predict`.
     **options
         Fields of `ScanOptions`.
@@ -422,7 +420,7 @@ def scan(
     encoding = chosen.encoding(progress)
     start_s = time.monotonic()
     out = None if out is None else Path(out)
-    with messages.reporting(say, bars=progress):
+    with reporting(bars=progress):
         page = None
         if out is not None:
             page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
@@ -444,14 +442,14 @@ def scan(
         say_random_weights(predictor)
         scored = _score_all(predictor, store, parents, chosen, quantity, encoding)
         for text in scored.same.describe("mutant"):
-            messages.say(text)
+            say(text)
         summary = _summarize(scored, skipped, out, page, start_s)
         table = quantity.outward(scored.scores.frame)
         if "antigen" not in predictor.kinds:
             table = table.drop(columns="antigen")
         if out is None or page is None:
             for line in describe_scan(summary).splitlines():
-                messages.say(line)
+                say(line)
             return table
         ends = np.cumsum([parent.count_mutants(chosen.residues) for parent in parents])
         drawn = parents[: max(1, int(np.searchsorted(ends, MAX_CELLS, side="right")))]
@@ -600,7 +598,7 @@ def _with_reading(options: ScanOptions, reading: LayoutRecord) -> ScanOptions:
     options = with_habits(options, reading)
     if options.parents is not None or options.antigen is not None or not reading.antigen:
         return options
-    messages.say("the antigen of the run is taken")
+    say("the antigen of the run is taken")
     return replace(options, antigen=reading.antigen)
 
 
@@ -670,7 +668,7 @@ def _drawn(best: Mapping[int, Sequence[Mutant]], options: ScanOptions) -> list[M
             few += len(mutants) < wanted
             drawn += [(number, mutant) for mutant in mutants]
         if few:
-            messages.say(
+            say(
                 f"{mutations} mutations: {counted(few, 'parent')} with fewer than {wanted:,} "
                 f"combinations of the best single mutants, of which all are scored"
             )

@@ -212,7 +212,7 @@ def _in_any_region(site: Site, regions: Collection[str]) -> bool:
 
 NAME_ROLES = ("antibody_name", "id")
 """Roles of the columns that name a parent; the first that the table has is used."""
-LONGEST_NAME = 60
+LONGEST_SITE = 60
 
 
 def read_parents(
@@ -262,7 +262,7 @@ def _names(table: SequenceTable) -> list[str]:
     columns = [table.columns[role] for role in NAME_ROLES if role in table.columns]
     if not columns:
         return numbers
-    names = [printable(name)[:LONGEST_NAME] for name in read_names(table.frame[columns[0]])]
+    names = [printable(name)[:LONGEST_SITE] for name in read_names(table.frame[columns[0]])]
     count = Counter(names)
     # a name has to tell its parent from the others, in the table and on the page
     for place, (name, number) in enumerate(zip(names, numbers, strict=True)):

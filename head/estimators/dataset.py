@@ -16,29 +16,25 @@ import pandas as pd
 
 from abag.core.arrays import hex_keys, weights_of
 from abag.core.files import cache_dir
-from abag.core.messages import counted, reporting
+from abag.core.messages import counted
 from abag.core.options import VectorOptions
 from abag.core.python_surface import as_html, shorten
 from abag.embed.store.store import as_store, folder_with
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.table_writer import with_types
+from abag.embed.tables.table import with_types
 from abag.head.evaluation.verdicts import label_problems
 from abag.head.labels.column import decide_label
 from abag.head.labels.labelled_pairs import (
-    columns_beside,
     label_pairs,
     report_counts,
     with_feature_columns,
-    with_logliks,
 )
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.relations import PairGroups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from abag.embed.store.store import EncoderFolder, Store
@@ -223,8 +219,6 @@ class PairDataset:
 def dataset(
     store: Store | Path | str,
     table: TableLike,
-    *,
-    say: Callable[[str], None] | None = None,
     **options: Any,  # noqa: ANN401 - the fields of DatasetOptions
 ) -> PairDataset:
     """Read the labelled pairs of a table, whose vectors a store holds, for a model of one's own.
@@ -235,8 +229,6 @@ def dataset(
         Has a vector for every sequence of the table.
     table : path or DataFrame
         Pairs with a measured affinity; labels are read as by `abag.fit`.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
     **options
         Fields of `DatasetOptions`.
 
@@ -253,20 +245,18 @@ def dataset(
         If an option, the table, a label or the store is invalid.
     """
     chosen = DatasetOptions.from_keywords(options, "dataset")
-    with reporting(say):
-        decide = partial(decide_label, options=chosen)
-        read = read_pairs(table, replace(chosen, bad_rows="skip"), label=decide)
-        opened = as_store(store)
-        folders = {}
-        for kind in read.kinds:
-            keys = read.sequences[kind].keys
-            view = chosen.vectors_of(kind)
-            folders[kind] = folder_with(opened, kind, view["encoder"], keys, read.source)
-            folders[kind].read(keys[:1], view["pooling"])  # checks
-        read, beside = with_logliks(read, columns_beside(read), folders)
-        strict = chosen.bad_rows == "error"
-        pairs = label_pairs(read, refuse_sequences=strict, beside=beside)
-        report_counts(pairs)
-        pairs = with_feature_columns(pairs)
+    decide = partial(decide_label, options=chosen)
+    read = read_pairs(table, replace(chosen, bad_rows="skip"), label=decide)
+    opened = as_store(store)
+    folders = {}
+    for kind in read.kinds:
+        keys = read.sequences[kind].keys
+        view = chosen.vectors_of(kind)
+        folders[kind] = folder_with(opened, kind, view["encoder"], keys, read.source)
+        folders[kind].read(keys[:1], view["pooling"])  # checks
+    strict = chosen.bad_rows == "error"
+    pairs = label_pairs(read, refuse_sequences=strict, folders=lambda: folders)
+    report_counts(pairs)
+    pairs = with_feature_columns(pairs)
     row_labels = table.index if isinstance(table, pd.DataFrame) else None
     return PairDataset(pairs, folders, chosen, row_labels)

@@ -48,10 +48,8 @@ from abag.head.labels.column import decide_label
 from abag.head.labels.features import read_features
 from abag.head.labels.headers import read_header
 from abag.head.labels.labelled_pairs import (
-    columns_beside,
     label_pairs,
     with_feature_columns,
-    with_logliks,
 )
 from abag.head.labels.options import LabelOptions, SplitOptions, named_beside
 from abag.head.models.config import FitConfig
@@ -332,8 +330,7 @@ def labelled(
         named.append((name, "weight"))
     bare = replace(table, frame=frame, columns={"pkd": label}, ties={})
     bare = replace(bare, labels=(decide_label(bare, chosen, named=named),))
-    bare, beside = with_logliks(bare, columns_beside(bare), folders or {})
-    return label_pairs(bare, beside=beside)
+    return label_pairs(bare, folders=lambda: folders or {})
 
 
 def _of_weight(X: pd.DataFrame, y: ArrayLike, weight: ArrayLike) -> tuple[pd.DataFrame, Any, Any]:

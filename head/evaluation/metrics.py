@@ -491,9 +491,12 @@ def average_precision(
 
 
 def hits_by_cutoff(
-    strong: NDArray[np.bool_], predicted: Floats, weight: Floats
+    strong: NDArray[np.bool_] | Floats, predicted: Floats, weight: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return weights of strong and of all rows from each cut-off on, and it, the highest first."""
+    """Return weights of strong and of all rows from each cut-off on, and it, the highest first.
+
+    `strong`, (N,), is whether a row is strong, or how probably.
+    """
     order = np.argsort(-predicted, kind="stable")
     falling = predicted[order]
     # ties go together: no cut-off divides equal predictions

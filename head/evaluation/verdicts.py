@@ -1,9 +1,10 @@
 """What a run shows beside its scores: how well strong binders are found, and what limits scores.
 
 Strong binders have precision and recall, cut-offs, and the probability p_strong. Recall alone can
-be had by calling every pair strong: it stands beside precision and prevalence everywhere. A cut-off
-on the prediction that reaches a wanted precision or recall does so by chance on the pairs that it
-was chosen on: beside it stands what is expected of new pairs, or what it reaches in another table.
+be had by calling every pair strong: it stands beside precision and prevalence everywhere. Of many
+cut-offs on the prediction, one reaches a wanted precision or recall by chance on the pairs that
+choose it. So it is chosen by what is expected of new pairs, which stands beside it, or what it
+reaches in another table; where as much is not expected of any, there is none.
 
 Of a censored pair it is often known whether it is strong; where it is not, the pair is left out.
 R pairs.
@@ -12,8 +13,8 @@ Summaries are JSON. Each regime has ``n`` pairs that are known to be strong or n
 ``strong``, their ``prevalence``, what the threshold itself picks (``at_threshold``),
 ``average_precision``, a ``curve`` of recall and precision by falling cut-off, ``cutoffs`` for each
 wanted recall or precision with what they reach on pairs that did not choose them (``tried``), or
-what is expected of new pairs, the number that
-p_strong has ``expected``, and its ``calibration`` in bins.
+what is expected of new pairs with a 95 % ``interval`` of what is wanted, the number that p_strong
+has ``expected``, and its ``calibration`` in bins.
 
 The table of regimes has a row of text per regime, and in its columns what its score holds.
 
@@ -30,6 +31,7 @@ Pairs of one fold are compared with each other, for the reason that `scores` giv
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -69,6 +71,11 @@ BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)
 """Edges of p_strong."""
 EXPECTED_PAIRS = 20
 """Pairs as which probabilities count beside picked or strong ones (benchmarks/bench_strong.py)."""
+TELLING = {"precision": 1 / 2, "recall": 1 / 3}
+"""Share of the pairs that tells how sure an expected precision or recall is: folds learn from each
+other, and a cut-off picks more of what all pairs predict (benchmarks/bench_strong.py)."""
+SURE = 1.96
+"""Half the width of a 95 % interval, in standard deviations."""
 FEW_OF_CLASS = 20
 """Pairs of a class below which a warning says so."""
 POINTS = 100
@@ -103,10 +110,13 @@ def score_strong(
         of classes, the highest one is looked for. Cut-offs are values of the quantity.
     """
     direction = 1 if quantity.classes else quantity.sign
+    decide = partial(
+        _decided, threshold=threshold, direction=direction, is_binary=quantity.is_binary
+    )
     summaries = []
     for regime in regimes:
         name = regime["regime"]
-        rows = _decided(tested[tested["regime"] == name], threshold, direction)
+        rows = decide(tested[tested["regime"] == name])
         if not len(rows):
             continue
         others = None
@@ -114,15 +124,8 @@ def score_strong(
             rows_of_run, scores = chosen_on
             shown = {score["regime"]: Shown(0, largest_rmse(score)) for score in scores}
             _, used = applicable(REGIMES[name], shown)
-            others = _decided(rows_of_run[rows_of_run["regime"] == used], threshold, direction)
-        summary = _score(
-            rows,
-            others,
-            name,
-            regime["words"],
-            direction * threshold,
-            is_binary=quantity.is_binary,
-        )
+            others = decide(rows_of_run[rows_of_run["regime"] == used])
+        summary = _score(rows, others, name, regime["words"], direction * threshold)
         for pick in (summary["at_threshold"], *summary["cutoffs"]):
             if pick["cutoff"] is not None:
                 pick["cutoff"] *= direction
@@ -130,16 +133,28 @@ def score_strong(
     return {"threshold": threshold, "regimes": summaries}
 
 
-def _decided(rows: pd.DataFrame, threshold: float, direction: int) -> pd.DataFrame:
-    """Return the rows that are known to be strong or not, with values of which higher is better."""
+def _decided(
+    rows: pd.DataFrame, *, threshold: float, direction: int, is_binary: bool
+) -> pd.DataFrame:
+    """Return the rows that are known to be strong or not, and p_strong of each.
+
+    Of their values, higher ones are better.
+    """
     threshold = direction * threshold
     values = ("pkd", "pkd_predicted", "censored")
     rows = rows.assign(**{name: direction * rows[name] for name in values})
     below = (rows["censored"] < 0) & (rows["pkd"] <= threshold)
     above = (rows["censored"] > 0) & (rows["pkd"] >= threshold)
     decided = rows[(rows["censored"] == 0) | below | above]
+    if is_binary:
+        p = decided["pkd_predicted"]
+    elif PROBABILITY in decided:
+        p = decided[PROBABILITY]
+    else:
+        p = ndtr((decided["pkd_predicted"] - threshold) / decided["sigma"])
     # a bound of <9 is weak, also for a threshold of 9
-    return decided.assign(strong=(decided["pkd"] >= threshold) & (decided["censored"] >= 0))
+    strong = (decided["pkd"] >= threshold) & (decided["censored"] >= 0)
+    return decided.assign(strong=strong, p_strong=p)
 
 
 def _score(
@@ -148,17 +163,10 @@ def _score(
     regime: str,
     words: str,
     threshold: float,
-    *,
-    is_binary: bool,
 ) -> dict[str, Any]:
     strong = rows["strong"].to_numpy(bool)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    if is_binary:
-        p = predicted
-    elif PROBABILITY in rows:
-        p = rows[PROBABILITY].to_numpy(float)
-    else:
-        p = ndtr((predicted - threshold) / rows["sigma"].to_numpy(float))
+    p = rows["p_strong"].to_numpy(float)
     weight = weights_in(rows)
     recall, precision, _ = _curve(strong, predicted, weight)
     step = max(1, len(recall) // POINTS)
@@ -171,7 +179,7 @@ def _score(
         "at_threshold": _pick(strong, predicted >= threshold, threshold, weight),
         "average_precision": average_precision(strong, predicted, weight),
         "curve": np.stack([recall, precision], axis=1)[::step].tolist(),
-        "cutoffs": [_try_cutoff(rows, p, others, wanted, level) for wanted, level in WANTED],
+        "cutoffs": [_try_cutoff(rows, others, wanted, level) for wanted, level in WANTED],
         "expected": float(p.sum()),
         "calibration": _calibration(strong, p, weight),
     }
@@ -190,42 +198,63 @@ def _curve(strong: Bools, predicted: Floats, weight: Floats) -> tuple[Floats, Fl
     return hits / hits[-1], hits / picked, cutoff
 
 
-def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> float | None:
+def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> dict[str, Any]:
+    """Choose the cut-off that is expected to reach a level on new pairs; say what is expected.
+
+    What the pairs show that choose a cut-off is too good where few are picked, so that it counts
+    beside what their probabilities expect of `EXPECTED_PAIRS` others.
+    """
     strong = rows["strong"].to_numpy(bool)
+    none = {"cutoff": None, "precision": None, "recall": None, "interval": None}
+    if not strong.any():
+        return none
+    weight = weights_in(rows)
     predicted = rows["pkd_predicted"].to_numpy(float)
-    recall, precision, cutoff = _curve(strong, predicted, weights_in(rows))
-    if wanted == "recall":  # rises as the cut-off falls: the first is the most precise
-        reached = cutoff[recall >= level][:1]
-    else:  # the last finds the most
-        reached = cutoff[precision >= level][-1:]
-    return float(reached[0]) if len(reached) else None
+    hits, picked, cutoff = hits_by_cutoff(strong, predicted, weight)
+    expected, _, _ = hits_by_cutoff(rows["p_strong"].to_numpy(float), predicted, weight)
+    counted = {"precision": picked, "recall": np.full(len(hits), hits[-1])}
+    of_others = {"precision": expected / picked, "recall": expected / expected[-1]}
+    rates = {
+        name: (hits + EXPECTED_PAIRS * of_others[name]) / (number + EXPECTED_PAIRS)
+        for name, number in counted.items()
+    }
+    reached = np.flatnonzero(rates[wanted] >= level)
+    if not len(reached):
+        return none
+    # recall rises as the cut-off falls: the first is the most precise; else the last finds the most
+    at = reached[0 if wanted == "recall" else -1]
+    # pairs of a group, and repeats of a pair, tell as much as fewer
+    independent = effective_groups(rows["group"].to_numpy(), weight) / weight.sum()
+    telling = TELLING[wanted] * (independent * counted[wanted][at] + EXPECTED_PAIRS)
+    return {
+        "cutoff": float(cutoff[at]),
+        "precision": float(rates["precision"][at]),
+        "recall": float(rates["recall"][at]),
+        "interval": _interval_of_share(float(rates[wanted][at]), float(telling)),
+    }
+
+
+def _interval_of_share(share: float, number: float) -> list[float]:
+    """Return Wilson's 95 % interval of a share of so many pairs."""
+    less = SURE**2 / number
+    middle = (share + less / 2) / (1 + less)
+    half = np.sqrt(less * share * (1 - share) + (less / 2) ** 2) / (1 + less)
+    return [float(middle - half), float(middle + half)]
 
 
 def _try_cutoff(
-    rows: pd.DataFrame, p: Floats, others: pd.DataFrame | None, wanted: str, level: float
+    rows: pd.DataFrame, others: pd.DataFrame | None, wanted: str, level: float
 ) -> dict[str, Any]:
-    """Choose a cut-off, and try it on pairs that did not choose it; else say what to expect.
-
-    What the pairs show that chose a cut-off is too good where few are picked, so that it counts
-    beside what their probabilities, (R,), expect of `EXPECTED_PAIRS` others.
-    """
+    """Choose a cut-off, and try it on pairs that did not choose it; else say what to expect."""
     chosen = _choose_cutoff(rows if others is None else others, wanted, level)
-    strong = rows["strong"].to_numpy(bool)
-    weight = weights_in(rows)
-    is_picked = np.zeros(len(rows), bool)  # none where no cut-off reaches the level
-    if chosen is not None:
-        is_picked = rows["pkd_predicted"].to_numpy(float) >= chosen
-    found = _pick(strong, is_picked, chosen, weight)
-    if others is None and is_picked.any():
-        hits = float((p * weight)[is_picked].sum())
-        expected = {
-            "precision": hits / float(weight[is_picked].sum()),
-            "recall": hits / float(p @ weight),
-        }
-        sizes = {"precision": found["picked"], "recall": int(strong.sum())}
-        for name, of_others in expected.items():
-            total = found[name] * sizes[name] + of_others * EXPECTED_PAIRS
-            found[name] = float(total / (sizes[name] + EXPECTED_PAIRS))
+    is_picked = np.zeros(len(rows), bool)  # none where no cut-off is expected to reach the level
+    if chosen["cutoff"] is not None:
+        is_picked = rows["pkd_predicted"].to_numpy(float) >= chosen["cutoff"]
+    found = _pick(rows["strong"].to_numpy(bool), is_picked, chosen["cutoff"], weights_in(rows))
+    if others is None:
+        found |= chosen
+    else:
+        found["interval"] = None
     return {"wanted": wanted, "level": level, "tried": others is not None, **found}
 
 
@@ -281,7 +310,10 @@ def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[st
     if any(cut["tried"] for regime in regimes for cut in regime["cutoffs"]):
         lines.append("Cut-offs are those of the run; precision and recall are of these pairs.")
     elif regimes:
-        lines.append("Precision and recall of chosen cut-offs are those expected of new pairs.")
+        lines += [
+            "Precision and recall of chosen cut-offs are those expected of new pairs, with",
+            "95 % intervals of what is wanted; -: no cut-off is expected to reach it.",
+        ]
     return lines
 
 
@@ -313,7 +345,9 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
         for cut in regime["cutoffs"]:
             cells = _pick_cells(cut, quantity)
             at = -2 if cut["wanted"] == "precision" else -1
-            cells[at] = cells[at] and f"{cells[at]}{_missed(cut)}"
+            if cells[at] is not None:
+                found = with_interval(cut[cut["wanted"]], cut["interval"], "{:.0%}".format)
+                cells[at] = f"{found}{_missed(cut)}"
             rows.append([f"a {cut['wanted']} of {cut['level']:.0%}", *cells])
         bins = []
         for bin_ in regime["calibration"]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,8 +35,15 @@ if TYPE_CHECKING:
 
 BINARY: Label = "binary"
 ORDERED: Label = "classes"
-_WORDS = (
+_ANSWERS = (
     ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-", "+"),
+    # also as Excel writes TRUE and FALSE
+    ("nein", "ja"), ("falsch", "wahr"), ("faux", "vrai"), ("falso", "verdadero"), ("falso", "vero"),
+    ("onwaar", "waar"),
+)  # fmt: skip
+"""Words for no and yes to what the name of their column says."""
+_WORDS = (
+    *_ANSWERS,
     ("non-binder", "binder"), ("non-binding", "binding"), ("not binding", "binding"),
     ("non-binders", "binders"), ("no binder", "binder"), ("no binding", "binding"),
     ("not a binder", "binder"), ("does not bind", "binds"), ("not bound", "bound"),
@@ -67,8 +75,7 @@ _NAMES = frozenset("label labels class target outcome y response binary isbinder
 """Names of columns of classes, without signs."""
 _LAST_WORDS = frozenset("label labels class binary call".split())
 """Last words of such names."""
-_OF_ANYTHING = frozenset("no yes n y false true f t 0 1 - +".split())
-"""Words for no and yes to what the name of their column says."""
+_OF_ANYTHING = frozenset(chain.from_iterable(_ANSWERS))
 MOST_CLASSES = 20
 _STRAY = 10
 """Cells for each one that is no class in a column of words for yes and no, at least."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
@@ -67,6 +68,7 @@ from abag.head.labels.headers import (
     outside,
     plain_text,
     read_header,
+    to_pkd,
     written_by,
 )
 from abag.head.labels.options import (
@@ -132,6 +134,8 @@ FEWEST_FOR_SCALE = 10
 """Fewer values do not show how they are distributed."""
 DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
+ROUNDED_PKD = 0.02
+"""Largest distance of affinities that are written in two units, from rounding."""
 
 
 RATES = ("ka", "kd")
@@ -178,9 +182,29 @@ class Column:
         return self.table.frame[self.name].dropna()
 
     @cached_property
+    def bounds(self) -> tuple[Floats, NDArray[np.int8]]:
+        """The numbers of the cells, (R,), NaN for others, and on which side of them values lie."""
+        return read_bounds(self.table.frame[self.name])
+
+    @property
     def numbers(self) -> Floats:
         """The numbers of the cells, bounds included, (R,); NaN for others."""
-        return read_bounds(self.table.frame[self.name])[0]
+        return self.bounds[0]
+
+    def repeats(self, other: Column) -> bool:
+        """Tell whether it has the affinities of another column in the unit that its name states."""
+        if self.header.units[0] == other.header.units[0]:
+            return False
+        (pkd, side), (other_pkd, other_side) = self._as_pkd(), other._as_pkd()
+        number = np.isfinite(pkd)
+        is_same = np.isclose(pkd, other_pkd, rtol=0, atol=ROUNDED_PKD) & (side == other_side)
+        words, other_words = (read_texts(c.table.frame[c.name])[~number] for c in (self, other))
+        return bool(number.any() and is_same[number].all() and (words == other_words).all())
+
+    def _as_pkd(self) -> tuple[Floats, NDArray[np.int8]]:
+        unit = self.header.units[0]
+        numbers, side = self.bounds
+        return to_pkd(numbers, unit), side if UNITS[unit].stronger == "higher" else -side
 
     @property
     def holds_numbers(self) -> bool:
@@ -297,6 +321,21 @@ _IF_NO_AFFINITY = " (value --better higher: if it is no affinity)."
 
 def _likely_first(columns: Iterable[Column]) -> list[Column]:
     return sorted(columns, key=lambda column: column.improbability)
+
+
+def _without_copies(columns: Sequence[Column]) -> list[Column]:
+    """Leave out columns without a cell, and those that repeat another in a further unit.
+
+    Of several that hold the same affinities, the one of most different values is kept.
+    """
+    if len(columns) < 2:
+        return [*columns]
+    filled = [column for column in columns if len(column.filled)] or columns
+    kept = list[Column]()
+    for column in sorted(filled, key=lambda column: -len(np.unique(column.numbers))):
+        if not any(column.repeats(other) for other in kept):
+            kept.append(column)
+    return [column for column in columns if column in kept]
 
 
 def _names(columns: Iterable[Column]) -> list[str]:
@@ -469,7 +508,7 @@ class Columns:
             if header.sure and header.units and (label is None or label in header.units):
                 stated.append(column)
         first = min((column.header.order for column in stated), default=0)
-        best = _names(column for column in stated if column.header.order == first)
+        best = _names(_without_copies([c for c in stated if c.header.order == first]))
         if len(best) == 1:
             return best[0]
         if len(best) > 1 and first < 2:

@@ -9,7 +9,7 @@ R rows of a table, P pairs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -169,7 +169,7 @@ def columns_beside(table: SequenceTable) -> tuple[ColumnBeside, ...]:
     return tuple(of_all)
 
 
-def with_logliks(
+def _with_logliks(
     table: SequenceTable,
     beside: Sequence[ColumnBeside],
     folders: Mapping[Kind, EncoderFolder],
@@ -467,14 +467,18 @@ def label_pairs(
     refuse_sequences: bool = False,
     beside: Sequence[ColumnBeside] | None = None,
     label: ReadLabel | None = None,
+    folders: Callable[[], Mapping[Kind, EncoderFolder]] | None = None,
 ) -> LabelledPairs:
     """Join the label of a table with its relations and types of affinity; merge replicates.
 
     With `refuse_sequences`, rows that were skipped for their sequences are refused, too; `beside`
     has the columns of features and errors, by default those of the table; `label` is that of the
-    table, if it is read already. Replicates of different categories are not merged.
+    table, if it is read already; `folders` finds the vectors of each kind, whose likelihoods may be
+    features. Replicates of different categories are not merged.
     """
     named = columns_beside(table) if beside is None else tuple(beside)
+    if folders is not None and any(column.in_store for column in named):
+        table, named = _with_logliks(table, named, folders())
     affinities, reading, options = label or read_label(table)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     quantity = affinities.quantity
@@ -595,7 +599,8 @@ def _refuse_rows(
     table: SequenceTable, labels: _CheckedLabels, options: LabelOptions, *, refuse_sequences: bool
 ) -> None:
     """Refuse the rows that are not to be skipped, and a table without a usable label."""
-    refused = SkippedRows([*labels.bad] if options.bad_rows == "error" else [])
+    are_refused = options.bad_rows == "error" or not labels.usable.any()
+    refused = SkippedRows([*labels.bad] if are_refused else [])
     if refuse_sequences:
         refused.update(table.skipped)
     if refused.bad:

@@ -33,11 +33,11 @@ from abag.core.messages import tell_share
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.models.kernels import (
     GaussianProcess,
+    KernelSide,
     PairKernel,
     PairSet,
     ProcessFeatures,
     ProcessSettings,
-    Side,
     SideSettings,
     Weights,
     view_weights,
@@ -152,13 +152,13 @@ def random_order(training: TrainingRows) -> Ints:
 def solved_kernels(training: TrainingRows, views: Views, order: Ints) -> SolvedKernels:
     """Standardise the sequences of training pairs, which come in this order."""
     vectors = training.vectors
-    sides = list[Side]()
+    sides = list[KernelSide]()
     indices = list[Index]()
     for kind, side in vectors.sides.items():
         used_A, of_pair = np.unique(side.index[training.rows[order]], return_inverse=True)
         scaling = Standardizer.identity(side.x_ND.shape[1]) if kind in views else None
         stretch = views[kind].stretch if kind in views else ()
-        sides.append(Side.of(side.x_ND[used_A], side.widths, scaling, stretch))
+        sides.append(KernelSide.of(side.x_ND[used_A], side.widths, scaling, stretch))
         indices.append(of_pair)
     of_features: FeatureScaling | None = None
     z_FK: Matrix | None = None

@@ -101,7 +101,7 @@ def view_weights(views: int) -> list[Weights]:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class KernelSide:
     """Hold the training sequences of one kind, as a kernel sees them."""
 
     scaling: Standardizer
@@ -118,7 +118,7 @@ class Side:
         widths: tuple[int, ...],
         scaling: Standardizer | None = None,
         stretch: Weights = (),
-    ) -> Side:
+    ) -> KernelSide:
         """Scale the unique training sequences, (A, D); `stretch` multiplies the views' units."""
         scaling = scaling or Standardizer.of(train_AD, widths=widths)
         z_AD = scaling.apply(train_AD)
@@ -130,7 +130,7 @@ class Side:
             units.append((unit or 1.0) * factor)
         return cls(scaling, widths, tuple(units), z_AD)
 
-    def select(self, used: Index) -> Side:
+    def select(self, used: Index) -> KernelSide:
         """Return the side with some of the training sequences."""
         return replace(self, train_AD=self.train_AD[used])
 
@@ -196,8 +196,8 @@ def squared_distances(x_ND: Real, y_MD: Real) -> Floats:
 class PairSet:
     """Hold training pairs as a kernel sees them: two sides, and each pair's sequences, (C,)."""
 
-    antibodies: Side
-    antigens: Side
+    antibodies: KernelSide
+    antigens: KernelSide
     antibody: Index
     antigen: Index
     features: NDArray[np.float32] | None = None
@@ -207,7 +207,7 @@ class PairSet:
         return len(self.antibody)
 
     @property
-    def sides(self) -> tuple[tuple[Side, Index], tuple[Side, Index]]:
+    def sides(self) -> tuple[tuple[KernelSide, Index], tuple[KernelSide, Index]]:
         """Return the sequences of each side, with the row of each pair among them."""
         return (self.antibodies, self.antibody), (self.antigens, self.antigen)
 
@@ -257,7 +257,7 @@ class PairSet:
 
 @dataclass(frozen=True, slots=True)
 class SideSettings:
-    """Describe the views of one side; see `Side` and `PairKernel`."""
+    """Describe the views of one side; see `KernelSide` and `PairKernel`."""
 
     widths: tuple[int, ...]
     units: tuple[float, ...]
@@ -455,6 +455,6 @@ class GaussianProcess(PairModel):
         return cls(settings, pairs, arrays["weight"], root, features)
 
 
-def _load_side(arrays: Arrays, kind: Kind, settings: SideSettings) -> Side:
+def _load_side(arrays: Arrays, kind: Kind, settings: SideSettings) -> KernelSide:
     scaling = Standardizer.load(arrays, kind)
-    return Side(scaling, settings.widths, settings.units, arrays[f"{kind}.train"])
+    return KernelSide(scaling, settings.widths, settings.units, arrays[f"{kind}.train"])

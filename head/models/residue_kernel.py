@@ -27,9 +27,9 @@ from abag.head.models.kernel_search import ColumnViews, fit_gaussian_process
 from abag.head.models.kernels import (
     BLOCK,
     GaussianProcess,
+    KernelSide,
     PairKernel,
     ProcessSettings,
-    Side,
     split,
     squared_distances,
 )
@@ -477,7 +477,7 @@ def _check_sides(sides: Sequence[SideColumns]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class LetterSide(Side):
+class LetterSide(KernelSide):
     """Training sequences that new ones are compared with by letter, and not by columns.
 
     The columns of a place depend on its letter alone. So squared distances are those of the
@@ -495,7 +495,7 @@ class LetterSide(Side):
     """Squared distances of the reference from the training sequences in each of V views."""
 
     @classmethod
-    def reading(cls, side: Side, columns: SideColumns, *, alike: bool) -> LetterSide:
+    def reading(cls, side: KernelSide, columns: SideColumns, *, alike: bool) -> LetterSide:
         """Return a side of columns as one that reads letters."""
         one_hot = columns.one_hot
         z_LC = side.scaling.apply(_letter_columns(columns, alike=alike))

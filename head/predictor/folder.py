@@ -51,7 +51,7 @@ from abag.core.files import (
     write_json,
 )
 from abag.core.hub import Repository, is_hub_address, parse_address
-from abag.core.messages import counted, say
+from abag.core.messages import counted, quoted, say
 from abag.core.options import parse, user_path
 from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
 from abag.embed.store.store import Store, open_store
@@ -294,10 +294,8 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     path = Path(path)
     folder = path / PREDICTOR if (path / PREDICTOR).is_dir() else path
     record, tensors, digest = _read(folder)
-    store = store_of_run(folder.parent)
+    store, no_store = _usable_store(folder.parent)
     pairs = folder.parent / "pairs.parquet"
-    if store is not None and not _is_near(store, folder.parent):
-        store = None  # a run may be somebody else's: it does not choose where vectors are written
     places = {kind: folder / f"{kind}-adapter" for kind in KINDS}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
@@ -313,6 +311,7 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             category_noise=_load_category_noise(tensors, record.features),
             layout=record.layout,
             store=store,
+            no_store=no_store,
             embed=embed,
             adapters={kind: place for kind, place in places.items() if place.is_dir()},
             # beside a copy of the folder, the file may be of another run
@@ -626,6 +625,25 @@ def store_of_run(run: Path) -> Path | None:
     # the run may be anybody's, and its config.json may have anything in these fields
     except (OSError, DamagedFile, ValueError, KeyError, TypeError):
         return None
+
+
+def _usable_store(run: Path) -> tuple[Path | None, str]:
+    """Return the store that a run was trained from, or None and why it is not used."""
+    store = store_of_run(run)
+    if store is None:
+        try:
+            recorded = quoted(str(Path(read_json(run / "config.json")["store"])))
+        except (OSError, DamagedFile, ValueError, KeyError, TypeError):
+            return None, "the store that the run was trained from is not known"
+        return (
+            None,
+            f"the run was trained from {recorded}, which does not exist (moved or renamed?)",
+        )
+    if not _is_near(store, run):
+        # a run may be somebody else's: it does not choose where vectors are written
+        why = "which is neither near the run nor in the current folder"
+        return None, f"the run was trained from {quoted(str(store))}, {why}"
+    return store, ""
 
 
 def _is_near(store: Path, run: Path) -> bool:

@@ -247,6 +247,8 @@ class Predictor:
     """Factors of the variance of errors by value of a category, by column."""
     store: Path | None = None
     """The store of the run, if it is known, exists, and is near the run."""
+    no_store: str = "the store that the run was trained from is not known"
+    """Why `store` is None."""
     embed: Callable[..., object] | None = None
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """Folders of the encoders' adapters, by kind."""
@@ -726,9 +728,8 @@ class Predictor:
             return user_path(given, "--store")
         if self.store is None:
             msg = (
-                "--store: not given, and the store that the run was trained from is unknown, does "
-                "not exist, or is neither near the run nor in the current folder. Give "
-                "--store DIR, which may be a new one."
+                f"--store: not given, and {self.no_store}; expected the store of the run, or "
+                "another one. Give --store DIR, which may be a new one."
             )
             raise MissingVectors(msg)
         return self.store

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,16 +31,23 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from abag.core import messages
 from abag.core.arrays import Floats, Ints, sort_keys
 from abag.core.cores import keep_freed_memory
 from abag.core.errors import OutputError, PredictionError
 from abag.core.files import why_not_writable
-from abag.core.messages import bar, counted, say
+from abag.core.messages import bar, counted, reporting, say
 from abag.core.options import flag
 from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
-from abag.embed.tables.chains import KINDS, MUTATIONS, ROLES_OF, Kind
+from abag.embed.tables.chains import (
+    KINDS,
+    LIGHT_MUTATIONS,
+    MUTATION_PARTS,
+    MUTATIONS,
+    ROLES_OF,
+    Kind,
+)
+from abag.embed.tables.content import is_sequence
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
     NOTHING,
@@ -59,9 +66,11 @@ from abag.embed.tables.pairs import (
     describe_counts,
     read_pairs,
 )
-from abag.embed.tables.table import OneTable, TableLike
-from abag.embed.tables.table_writer import (
+from abag.embed.tables.references import read_antigen
+from abag.embed.tables.table import (
     ColumnTypes,
+    OneTable,
+    TableLike,
     WriteFrame,
     check_writable,
     with_types,
@@ -478,7 +487,7 @@ class CrossedTables:
 
     def _read_kind(self, table: TableLike, kind: Kind) -> SequenceTable:
         named_columns = self._options.columns.items()
-        roles = {*ROLES_OF[kind], MUTATIONS[kind]}
+        roles = {*ROLES_OF[kind], MUTATIONS[kind], LIGHT_MUTATIONS, *MUTATION_PARTS}
         columns = {role: name for role, name in named_columns if role in roles}
         columns_of_kind = tuple(column for column in self._reading.columns if column.role in roles)
         options = replace(self._options, columns=columns)
@@ -502,7 +511,7 @@ class CrossedTables:
         if not self._same:
             dropped += [name for name in antigens.frame if name not in right]
         if dropped:
-            messages.say(
+            say(
                 "columns left out, because they describe a pair or differ between rows of the same "
                 f"sequence: {', '.join(map(str, dropped))}"
             )
@@ -536,7 +545,8 @@ def _columns_of(table: SequenceTable, kind: Kind) -> pd.DataFrame:
         header = read_header(name)
         if header.names_affinity or header.plain:
             excluded.add(name)
-    naming = (*ROLES_OF[kind], MUTATIONS[kind], f"{kind}_name", "id")
+    mutated = (MUTATIONS[kind], LIGHT_MUTATIONS, *MUTATION_PARTS)
+    naming = (*ROLES_OF[kind], *mutated, f"{kind}_name", "id")
     always = {table.columns.get(role) for role in naming}
     of_row = table.sequences[kind].of_row
     _, first = np.unique(of_row, return_index=True)
@@ -591,7 +601,6 @@ def predict(
     run: Path | str | Predictor,
     out: Path | str | None = None,
     *,
-    say: Callable[[str], None] | None = None,
     progress: bool = False,
     **options: Any,  # noqa: ANN401 - the fields of PredictOptions
 ) -> PredictSummary | pd.DataFrame:
@@ -608,8 +617,6 @@ def predict(
     out : path, optional
         Its suffix decides on the format; written whole or not at all. In text files, predictions
         have 4 digits after the point.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
     progress : bool
         Show progress bars on stderr.
     **options
@@ -632,7 +639,7 @@ def predict(
     start_s = time.monotonic()
     out = None if out is None else Path(out)
     keep_freed_memory()
-    with messages.reporting(say, bars=progress):
+    with reporting(bars=progress):
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
@@ -679,7 +686,7 @@ def predict(
             if explained is not None and isinstance(source, PairTable):
                 explanation = source.explain(predictor, scorer)
                 if explanation.table.empty:
-                    messages.say(f"{explained}: not written, because nothing is explained")
+                    say(f"{explained}: not written, because nothing is explained")
                     explanation = None
                 else:
                     with writing_table(explained) as write_explanation:
@@ -687,7 +694,7 @@ def predict(
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         if several:
             for text in same.describe("row"):
-                messages.say(f"{out or source.source}: {text}")
+                say(f"{out or source.source}: {text}")
     if out is None:
         is_crossed = chosen.cross is not None
         return pd.concat(frames, ignore_index=True) if is_crossed else in_memory(frames, table)
@@ -746,7 +753,7 @@ def _say_far(why_far: Counter[str]) -> None:
     if others:
         reasons.append(f"{others:,} for other reasons, in column 'why_far'")
     why = ", ".join(reasons)
-    messages.say(
+    say(
         f"outside the training data: {far} ({why}); measure some of these pairs before you use "
         "their scores"
     )
@@ -783,10 +790,13 @@ def predict_pair(
     quantity = predictor.quantity
     if antigen is None and predictor.layout.antigen:
         antigen = predictor.layout.antigen
-        messages.say("the antigen of the run is taken")
+        say("the antigen of the run is taken")
     if antigen is None and "antigen" in predictor.kinds:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
+    if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
+        files = tuple(file.path for file in predictor.layout.sequences if not file.why_not())
+        antigen = read_antigen(antigen, files)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise PredictionError(msg)

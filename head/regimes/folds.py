@@ -54,7 +54,7 @@ from abag.head.regimes.splits import (
     VALIDATION,
     VARIANT,
     Levels,
-    Parts,
+    PartOfPairs,
     Regime,
     Split,
     count_leaks,
@@ -117,7 +117,7 @@ class HeldOutPairs(NamedTuple):
         test = np.all(sides, axis=0)
         return cls(test, np.any(sides, axis=0) & ~test)
 
-    def parts(self, tested: int = TEST) -> Parts:
+    def parts(self, tested: int = TEST) -> PartOfPairs:
         """Return the part of each pair, without a validation part; `tested` is that of `test`."""
         part = np.full(len(self.test), TRAIN, np.int8)
         part[self.unused] = UNUSED
@@ -162,8 +162,8 @@ def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
 
 
 def with_validation(
-    part: Parts, group: Ints, seed: Sequence[int], level: Floats | None = None
-) -> Parts:
+    part: PartOfPairs, group: Ints, seed: Sequence[int], level: Floats | None = None
+) -> PartOfPairs:
     """Turn groups with `HELD_OUT_SHARE` of the training pairs, or pairs, into validation pairs.
 
     Each class, `level` (P,), is among them in proportion, if labels are classes.

@@ -48,8 +48,7 @@ from abag.core.messages import counted, quoted, say
 from abag.embed.store.store import EncoderFolder
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
-from abag.embed.tables.table import read_texts
-from abag.embed.tables.table_writer import with_types
+from abag.embed.tables.table import read_texts, with_types
 from abag.head.labels.options import AdapterRows
 
 if TYPE_CHECKING:
@@ -275,7 +274,7 @@ def applicable(regime: Regime, measured: Mapping[str, Shown]) -> tuple[bool, str
     return False, max(closest, key=lambda other: measured[other.name].error).name
 
 
-Parts: TypeAlias = NDArray[np.int8]
+PartOfPairs: TypeAlias = NDArray[np.int8]
 """`TRAIN`, `VALIDATION`, `TEST` or `UNUSED` of each pair, (P,)."""
 TRAIN = 0
 VALIDATION = 1
@@ -306,7 +305,7 @@ class Split:
     """Hold the part and the group of each of P pairs."""
 
     name: str
-    part: Parts
+    part: PartOfPairs
     """Shape (P,), dtype int8: `TRAIN`, `VALIDATION`, `TEST` or `UNUSED`."""
     group: Ints
     """Shape (P,), dtype int64; also the unit of inner folds and of the bootstrap."""
@@ -390,7 +389,7 @@ def numbered(splits: Sequence[Split]) -> list[Split]:
     return [replace(split, fold=fold) for fold, split in enumerate(splits)]
 
 
-def is_trainable(part: Parts) -> bool:
+def is_trainable(part: PartOfPairs) -> bool:
     """Return whether no part is empty and more pairs train than validate."""
     n_train = int((part == TRAIN).sum())
     n_validation = int((part == VALIDATION).sum())
@@ -580,7 +579,7 @@ def _bad_file(path: Path, problem: str) -> SplitError:
     return SplitError(f"{path}: {problem}. Use the splits.parquet of a run.")
 
 
-def count_leaks(part: Parts, groups: PairGroups) -> dict[str, dict[str, int]]:
+def count_leaks(part: PartOfPairs, groups: PairGroups) -> dict[str, dict[str, int]]:
     """Count the test rows with a training row of the same or a similar sequence, by closeness.
 
     A number is an identity; ``near``: both sequences are similar; ``contained``: as a peptide.

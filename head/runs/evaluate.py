@@ -7,7 +7,7 @@ and scored with the same split and metrics, fold by fold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
 from abag.core.errors import AbagError, OptionError, PredictionError
 from abag.core.files import cache_dir
-from abag.core.messages import counted, quoted
+from abag.core.messages import counted, quoted, say
 from abag.core.options import schema
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, Kind
@@ -141,7 +140,7 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
             words, "the run", table.source, tested, ours, theirs, saved.quantity
         )
         verdicts.append(verdict)
-        messages.say(verdict)
+        say(verdict)
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
@@ -170,7 +169,7 @@ def _read_predictions(saved: SavedRun, table: SequenceTable) -> tuple[pd.DataFra
     value = affinities.pkd
     if not saved.quantity.classes:
         affinities.refuse_other_units(np.isfinite(value), "predictions")
-    messages.say(affinities.describe(noun="predictions"))
+    say(affinities.describe(noun="predictions"))
     is_invalid = ~np.isfinite(value) | (affinities.side != 0)
     classes = saved.quantity.classes
     expected = "a finite number"
@@ -222,7 +221,6 @@ def evaluate(
     run: Path | str,
     *,
     table: Path | str | pd.DataFrame | None = None,
-    say: Callable[[str], None] | None = None,
     **options: Any,  # noqa: ANN401 - the fields of EvaluateOptions
 ) -> RunSummary:
     """Score a run on its saved split, and optionally on another table or against predictions.
@@ -235,8 +233,6 @@ def evaluate(
         Other measured pairs. Their label is read by its own name or by ``label``; a column of
         the run's name that states no unit is read as in the run. Other options of labels are
         those of the run.
-    say : callable, optional
-        Receives each message; by default messages go to stderr.
     **options
         Fields of `EvaluateOptions`. ``predictions`` must cover all test pairs. With folds, its
         column ``fold`` assigns a row to the test part of one fold; without it, the prediction of
@@ -263,35 +259,32 @@ def evaluate(
     """
     chosen = EvaluateOptions.from_keywords(options, "evaluate")
     _check_inputs(table, chosen)
-    with messages.reporting(say):
-        saved = read_run(Path(run))
-        strong = chosen.strong
-        if saved.quantity.classes:  # pairs of the highest class are found by its probability
-            strong = len(saved.quantity.classes) - 1.5
-        saved.quantity.check_strong(chosen.strong)
-        score_hits = partial(score_strong, quantity=saved.quantity)
-        summary: RunSummary = {**saved.summary, "run": str(run)}
-        reading = _reading_of(saved, chosen)
-        if table is not None:
-            summary["table"], scored = _evaluate_table(saved, table, reading, chosen)
-            if strong is not None:
-                of_run = (saved.tested, saved.summary["regimes"])
-                summary["strong_at"] = score_hits(
-                    scored, summary["table"]["regimes"], strong, of_run
-                )
-        elif strong is not None:
-            summary["strong_at"] = score_hits(saved.tested, summary["regimes"], strong)
-        if chosen.predictions is not None:
-            decide = partial(
-                decide_prediction,
-                options=LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass),
-                quantity=saved.quantity,
-                molar_mass=saved.config["molar_mass"],
-            )
-            others = read_pairs(chosen.predictions, reading, remembered=saved.layout, label=decide)
-            others.report_notes()
-            summary["predictions"] = compare_with_predictions(saved, others)
-        return summary
+    saved = read_run(Path(run))
+    strong = chosen.strong
+    if saved.quantity.classes:  # pairs of the highest class are found by its probability
+        strong = len(saved.quantity.classes) - 1.5
+    saved.quantity.check_strong(chosen.strong)
+    score_hits = partial(score_strong, quantity=saved.quantity)
+    summary: RunSummary = {**saved.summary, "run": str(run)}
+    reading = _reading_of(saved, chosen)
+    if table is not None:
+        summary["table"], scored = _evaluate_table(saved, table, reading, chosen)
+        if strong is not None:
+            of_run = (saved.tested, saved.summary["regimes"])
+            summary["strong_at"] = score_hits(scored, summary["table"]["regimes"], strong, of_run)
+    elif strong is not None:
+        summary["strong_at"] = score_hits(saved.tested, summary["regimes"], strong)
+    if chosen.predictions is not None:
+        decide = partial(
+            decide_prediction,
+            options=LabelOptions(label=chosen.label, molar_mass=chosen.molar_mass),
+            quantity=saved.quantity,
+            molar_mass=saved.config["molar_mass"],
+        )
+        others = read_pairs(chosen.predictions, reading, remembered=saved.layout, label=decide)
+        others.report_notes()
+        summary["predictions"] = compare_with_predictions(saved, others)
+    return summary
 
 
 def decide_prediction(
@@ -657,7 +650,7 @@ def _count_known(saved: SavedRun, pairs: LabelledPairs, is_trained: Bools) -> di
         is_known = keys[f"{kind}_key"].isin(saved.trained[f"{kind}_key"])
         counts[kind] = int(is_known.sum())
     antigens = f", {counts['antigen']:,} a training antigen" if "antigen" in pairs.kinds else ""
-    messages.say(
+    say(
         f"{pairs.table.source}: {counts['pair']:,} of {counted(len(pairs), 'pair')} are training "
         f"pairs of the run; {counts['antibody']:,} have a training antibody{antigens}"
     )

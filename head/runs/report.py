@@ -29,7 +29,6 @@ from markupsafe import Markup
 from scipy.special import ndtri
 
 from abag import __version__
-from abag.core import messages
 from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights
 from abag.core.cores import limit_blas
 from abag.core.files import refuse_read_only, replacing, write_json, write_text
@@ -84,8 +83,6 @@ from abag.head.runs.run_folder import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from abag.head.evaluation.metrics import Scores
     from abag.head.evaluation.scores import RegimeScore
     from abag.head.labels.labelled_pairs import LabelledPairs
@@ -466,7 +463,7 @@ class ReportSummary(TypedDict):
     model_card: str | None
 
 
-def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> ReportSummary:
+def report(run: Path | str) -> ReportSummary:
     """Write the report and the model card of a finished run again; nothing else is changed.
 
     Use it after an update of abag, or for a run that was fitted with ``report=False``.
@@ -475,8 +472,6 @@ def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> Repo
     ----------
     run : path
         Folder of a finished run.
-    say : callable, optional
-        Receives each message; by default they go to stderr.
 
     Returns
     -------
@@ -489,7 +484,7 @@ def report(run: Path | str, *, say: Callable[[str], None] | None = None) -> Repo
         If the run is unfinished or damaged.
     """
     folder = Path(run)
-    with messages.reporting(say), naming_damage(folder):
+    with naming_damage(folder):
         saved = read_run(folder)
         refuse_read_only(folder, folder / PREDICTOR)
         try:

@@ -377,21 +377,26 @@ def without_repeats(
 ) -> pd.DataFrame:
     """Leave out measurements that the earlier rounds have; refuse a table of nothing else.
 
-    The others keep their index.
+    The others keep their index. Labels that were written anew are known by most of those of pairs
+    that were measured before: a single one may be as near by chance.
     """
-    same = SAME_LABEL_PKD if quantity.affinity else SAME_LABEL
     of_pair = [*columns_of_pair(measured), "censored"]
     labels = new[[*of_pair, "pkd"]].assign(number=np.arange(len(new))).sort_values("pkd")
-    before = measured[[*of_pair, "pkd", "round"]].sort_values("pkd")
+    before = measured[[*of_pair, "pkd"]].sort_values("pkd")
+    before["before"] = before["pkd"]
     near = pd.merge_asof(
         labels,
         before,
         on="pkd",
         by=of_pair,
-        tolerance=same,  # type: ignore[arg-type] # its stub knows whole numbers only
         direction="nearest",
     ).set_index("number")
-    repeated = near["round"].notna().sort_index().to_numpy(np.bool_)
+    difference = (near["pkd"] - near["before"]).abs().sort_index().to_numpy(np.float64)
+    repeated = difference <= SAME_LABEL
+    if quantity.affinity:
+        rewritten = difference <= SAME_LABEL_PKD
+        if 2 * rewritten.sum() > np.isfinite(difference).sum():
+            repeated = rewritten
     if repeated.all():
         msg = (
             f"{source}: all {counted(len(new), 'measurement')} are in the earlier run; expected "

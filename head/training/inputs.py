@@ -26,12 +26,10 @@ from abag.head.labels.column import Remembered, RunLayout, decide_label
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
     LabelReading,
-    columns_beside,
     label_pairs,
     report_counts,
     training_labels,
     with_feature_columns,
-    with_logliks,
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_vectors import StoredVectors
@@ -89,11 +87,11 @@ def read_inputs(
             region = "fv"
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    beside = columns_beside(read)
-    if any(column.in_store for column in beside):
-        folders = first_folders(read, opened, config, before)
-        read, beside = with_logliks(read, beside, folders)
-    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error", beside=beside)
+    pairs = label_pairs(
+        read,
+        refuse_sequences=config.bad_rows == "error",
+        folders=partial(first_folders, read, opened, config, before),
+    )
     report_counts(pairs)
     pairs = with_feature_columns(pairs)
     if config.no_antigen:
