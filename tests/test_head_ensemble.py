@@ -107,6 +107,16 @@ def test_each_member_of_a_stack_trains_like_a_single_head(options, on_host, seed
         assert stack.predict(EVERY)[k] == pytest.approx(alone.predict(EVERY)[0], rel=1e-4, abs=1e-4)
 
 
+def test_bounds_of_pairs_that_do_not_train_change_no_step():
+    exact = EVERY[drawn_pairs().censored == 0]
+    without, among_bounds = (make_stack([{}, {}], [rows, rows]) for rows in (exact, EVERY))
+    assert without.tables.censored_P is None
+    assert among_bounds.tables.censored_P.any()
+    read = make_stack([{}, {}], [exact, exact])
+    read.tables.censored_P = among_bounds.tables.censored_P
+    assert np.array_equal(take_steps(without, 9), take_steps(read, 9))
+
+
 def test_each_member_has_its_own_dropout_rate():
     torch.manual_seed(0)
     dropout = _Dropout([0.0, 0.25, 0.75]).train()
@@ -114,6 +124,9 @@ def test_each_member_has_its_own_dropout_rate():
     assert (out == 0).float().mean((1, 2)).tolist() == pytest.approx([0, 0.25, 0.75], abs=0.02)
     assert out.mean((1, 2)).tolist() == pytest.approx([1, 1, 1], abs=0.05)
     assert torch.equal(dropout.eval()(out), out)
+    shared = _Dropout([0.25, 0.25]).train()(torch.ones(2, 100, 100))
+    assert (shared == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
+    assert torch.equal(shared[0], shared[1])
 
 
 @pytest.mark.parametrize("alike", [False, True])

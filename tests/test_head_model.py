@@ -102,6 +102,22 @@ def test_a_censored_label_has_a_one_sided_loss_and_huber_is_linear_for_large_err
     assert losses("huber", predicted=[0.5, 3.0], target=[0.0, 0.0]).tolist() == [0.125, 2.5]
 
 
+@pytest.mark.parametrize("kind", [*LOSSES])
+def test_losses_and_gradients_without_bounds_are_those_of_exact_labels(kind):
+    torch.manual_seed(0)
+    results = []
+    for censored in (None, torch.zeros(2, 9, dtype=torch.int8)):
+        predicted = torch.linspace(-3, 3, 18).view(2, 9).requires_grad_()
+        target = predicted.detach().flip(1).cos()
+        antigen = torch.arange(18).view(2, 9) % 2
+        pairs = PredictedPairs(predicted, target, censored, antigen, torch.ones(2, 9))
+        costs = LOSSES[kind](pairs)
+        costs.sum().backward()
+        results.append((costs, predicted.grad))
+    for without, exact in zip(*results, strict=True):
+        assert torch.equal(without, exact)
+
+
 def test_the_ranking_loss_compares_pairs_of_an_antigen_in_a_known_order():
     pairs = {"predicted": [0.0, 1.0], "target": [1.0, 0.0]}
     squared = losses(**pairs)

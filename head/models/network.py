@@ -94,7 +94,9 @@ class _Dropout(nn.Module):
 
     def __init__(self, rates: Sequence[float]) -> None:
         super().__init__()
-        self.register_buffer("rate_M", torch.tensor(rates), persistent=False)
+        # members of one rate share a mask
+        distinct = rates if len({*rates}) > 1 else rates[:1]
+        self.register_buffer("rate_M", torch.tensor(distinct), persistent=False)
         self.rates = rates
         self.generator: torch.Generator | None = None
 
@@ -314,17 +316,19 @@ class PredictedPairs(NamedTuple):
     """In standard deviations of the training labels, float32."""
     target_B: Tensor
     """Labels or bounds in the same unit, float32."""
-    censored_B: Tensor
-    """int8: -1 if the true value is below the target, +1 if above, 0 if exact."""
+    censored_B: Tensor | None
+    """int8: -1 if the true value is below the target, +1 if above, 0 if exact; None: all are."""
     antigen_B: Tensor
     """Number of the antigen, int64."""
     weight_B: Tensor
     """Share of the pair in the loss of the step, float32; 0 for padding."""
 
 
-def one_sided_errors(predicted_B: Tensor, target_B: Tensor, censored_B: Tensor) -> Tensor:
+def one_sided_errors(predicted_B: Tensor, target_B: Tensor, censored_B: Tensor | None) -> Tensor:
     """Subtract the targets, (B,); an error on the allowed side of a bound is 0."""
     error_B = predicted_B - target_B
+    if censored_B is None:
+        return error_B
     error_B = error_B.clamp(min=0).where(censored_B < 0, error_B)
     return error_B.clamp(max=0).where(censored_B > 0, error_B)
 
@@ -353,9 +357,10 @@ def rank(pairs: PredictedPairs) -> Tensor:
     # Before the ranking: autograd adds up gradients in this order, and rounding depends on it.
     error_B = one_sided_errors(predicted_B, target_B, censored_B)
     stronger = target_B[..., :, None] > target_B[..., None, :]
-    certain = (censored_B >= 0)[..., :, None] & (censored_B <= 0)[..., None, :]
     same_antigen = pairs.antigen_B[..., :, None] == pairs.antigen_B[..., None, :]
-    comparable = stronger & certain & same_antigen & (pairs.weight_B > 0)[..., None, :]
+    comparable = stronger & same_antigen & (pairs.weight_B > 0)[..., None, :]
+    if censored_B is not None:
+        comparable &= (censored_B >= 0)[..., :, None] & (censored_B <= 0)[..., None, :]
     excess_BB = predicted_B[..., None, :] - predicted_B[..., :, None]
     losses_BB = functional.softplus(excess_BB) * comparable
     return losses_BB.sum(-1) / comparable.sum(-1).clamp(min=1) + error_B.square()

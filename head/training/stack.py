@@ -176,8 +176,8 @@ class PairTables:
         Row of the antibody, and of the antigen, of each pair.
     target : NDArray, shape=(P,), dtype=float32
         Label or bound in standard deviations.
-    censored : NDArray, shape=(P,), dtype=int8
-        -1 if the label is below its bound, 1 if above, 0 if exact.
+    censored : NDArray, shape=(P,), dtype=int8, or None
+        -1 if the label is below its bound, 1 if above, 0 if exact; None: all that train are exact.
     device : torch.device
         Where the steps run.
     features : NDArray, shape=(P, K), dtype=float32, optional
@@ -189,7 +189,7 @@ class PairTables:
         vectors: Sequence[NDArray[np.float32]],
         index: Sequence[NDArray[np.int64]],
         target: NDArray[np.float32],
-        censored: NDArray[np.int8],
+        censored: NDArray[np.int8] | None,
         device: torch.device,
         features: NDArray[np.float32] | None = None,
     ) -> None:
@@ -203,7 +203,7 @@ class PairTables:
         self.vectors = [torch.from_numpy(x_ND).to(place) for x_ND in vectors]
         self.index = [torch.from_numpy(index_P).to(place) for index_P in index]
         self.target_P = torch.from_numpy(target).to(device)
-        self.censored_P = torch.from_numpy(censored).to(device)
+        self.censored_P = None if censored is None else torch.from_numpy(censored).to(device)
         self.antigen_P = self.index[1].to(device)
         self.features_PK = None if features is None else torch.from_numpy(features).to(place)
 
@@ -308,10 +308,11 @@ class TrainingStep:
         weight_B = weight_B.repeat_interleave(heads, 0)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bf16):
             predicted_B = self.model(*vectors)
+        censored_P = self.tables.censored_P
         predicted = PredictedPairs(
             predicted_B,
             self.tables.target_P[rows_B],
-            self.tables.censored_P[rows_B],
+            None if censored_P is None else censored_P[rows_B],
             self.tables.antigen_P[rows_B],
             weight_B,
         )
@@ -420,7 +421,12 @@ class StackedHeads:
         folds = range(len(scalings))
         sets_per_fold = len(training_sets) // len(scalings)
         self._first_rows = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
-        self.tables = _join_folds(pairs, vectors, scalings, device)
+        of_sets = np.repeat(folds, sets_per_fold)
+        has_bounds = any(
+            pairs[fold].censored[rows].any()
+            for fold, rows in zip(of_sets, training_sets, strict=True)
+        )
+        self.tables = _join_folds(pairs, vectors, scalings, device, has_bounds=has_bounds)
         share = pairs[0].share
         self.weight_P = None if share is None else np.tile(label_weights(share), len(scalings))
         self._inputs = sum(side.x_ND.shape[1] for side in vectors.sides.values())
@@ -545,6 +551,8 @@ def _join_folds(
     vectors: PairVectors,
     scalings: Sequence[PairStandardizer],
     device: torch.device,
+    *,
+    has_bounds: bool,
 ) -> PairTables:
     """Standardise the table for each fold, and join the folds: pair p of fold f is row p + f P."""
     vectors_of_sides = []
@@ -557,7 +565,7 @@ def _join_folds(
     for labelled, scaling in zip(pairs, scalings, strict=True):
         targets.append((labelled.pkd - scaling.pkd_mean) / scaling.pkd_scale)
     target = _join(targets).astype(np.float32)
-    censored = _join([labelled.censored for labelled in pairs])
+    censored = _join([labelled.censored for labelled in pairs]) if has_bounds else None
     features = None
     if vectors.features is not None:
         scalers = [scaling.features for scaling in scalings if scaling.features is not None]
