@@ -379,3 +379,24 @@ def read_classes(cells: pd.Series, classes: Sequence[str]) -> Floats:
         word = spelled(value)
         of_value[at] = number.get(word, number.get(_plain(word), np.nan))
     return np.asarray(of_value[codes])
+
+
+def refuse_other_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
+    """Raise `LabelError` if options ask for another label than that of the run."""
+    unit = unit_of(quantity.classes) if quantity.classes else "value"
+    classes = options.classes and tuple(map(spelled, options.classes))
+    positive = options.positive and (spelled(options.positive),)
+    given = {
+        f"--label {options.label}": options.label not in (None, unit),
+        f"--better {options.better}": options.better not in (None, quantity.better),
+        f"--scale {options.scale}": options.scale not in (None, quantity.scale),
+        "--classes": classes not in (None, quantity.classes),
+        f"--positive {options.positive}": positive not in (None, quantity.classes[-1:]),
+    }
+    for option, is_other in given.items():
+        if is_other:
+            msg = (
+                f"{table.source}: {option}: the run predicts {quantity.description}; expected "
+                "labels of that. Leave the option out."
+            )
+            raise LabelError(msg)

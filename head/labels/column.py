@@ -44,9 +44,9 @@ from abag.head.labels.classes import (
     holds_classes,
     is_named_like_classes,
     refuse_other_cells,
+    refuse_other_options,
     refuse_two_values,
     says_class,
-    spelled,
     unit_of,
 )
 from abag.head.labels.features import (
@@ -68,6 +68,7 @@ from abag.head.labels.headers import (
     outside,
     plain_text,
     read_header,
+    spans_decades,
     to_pkd,
     written_by,
 )
@@ -130,14 +131,8 @@ _YEARS = (1900, 2100)
 _MOLAR = (1e-15, 1e-3)
 """Least and largest concentration that may be in M."""
 _MEDIAN_MOLAR = 1e-5  # above, off-rates called kd are as likely
-FEWEST_FOR_SCALE = 10
-"""Fewer values do not show how they are distributed."""
-DECADES = 100.0
-"""Ratio of the largest to the smallest value from which a logarithm is learned."""
 ROUNDED_PKD = 0.02
 """Largest distance of affinities that are written in two units, from rounding."""
-
-
 RATES = ("ka", "kd")
 """Association and dissociation, as Biacore and others write them beside KD."""
 
@@ -760,20 +755,6 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
     return as_it_is(column.name, why, replace(quantity, scale=scale or "linear"))
 
 
-def spans_decades(values: Floats) -> bool:
-    """Tell whether values, (N,), are positive, far apart, and less skewed as logarithms."""
-    known = values[np.isfinite(values)]
-    if len(known) < FEWEST_FOR_SCALE or known.min() <= 0 or known.max() < DECADES * known.min():
-        return False
-    return abs(_skewness(np.log10(known))) < abs(_skewness(known))
-
-
-def _skewness(values: Floats) -> float:
-    centred = values - values.mean()
-    deviation = np.sqrt(np.mean(centred**2))
-    return float(np.mean((centred / deviation) ** 3)) if deviation > 0 else 0.0
-
-
 def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
     """Return the unit of a column of affinities, and what says so.
 
@@ -866,27 +847,6 @@ def refuse_affinity(column: Column, quantity: Quantity) -> None:
             f"is named like {column.header.unit}, an affinity; expected {quantity}, which the run "
             "predicts. Choose another with --column."
         )
-
-
-def refuse_other_options(table: Table, options: LabelOptions, quantity: Quantity) -> None:
-    """Raise `LabelError` if options ask for another label than that of the run."""
-    unit = unit_of(quantity.classes) if quantity.classes else "value"
-    classes = options.classes and tuple(map(spelled, options.classes))
-    positive = options.positive and (spelled(options.positive),)
-    given = {
-        f"--label {options.label}": options.label not in (None, unit),
-        f"--better {options.better}": options.better not in (None, quantity.better),
-        f"--scale {options.scale}": options.scale not in (None, quantity.scale),
-        "--classes": classes not in (None, quantity.classes),
-        f"--positive {options.positive}": positive not in (None, quantity.classes[-1:]),
-    }
-    for option, is_other in given.items():
-        if is_other:
-            msg = (
-                f"{table.source}: {option}: the run predicts {quantity.description}; expected "
-                "labels of that. Leave the option out."
-            )
-            raise LabelError(msg)
 
 
 def _spelled(unit: str) -> str:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
+FEWEST_FOR_SCALE = 10
+"""Fewer values do not show how they are distributed."""
+DECADES = 100.0
+"""Ratio of the largest to the smallest value from which a logarithm is learned."""
 
 
 def to_pkd(values: Floats, unit: Label, molar_mass_kda: float = ANTIBODY_KDA) -> Floats:
@@ -46,6 +50,20 @@ def to_pkd(values: Floats, unit: Label, molar_mass_kda: float = ANTIBODY_KDA) ->
 def outside(values: Floats, bounds: tuple[float, float]) -> Bools:
     """Return which values lie below the first bound or above the second, (R,)."""
     return (values < bounds[0]) | (values > bounds[1])
+
+
+def spans_decades(values: Floats) -> bool:
+    """Tell whether values, (N,), are positive, far apart, and less skewed as logarithms."""
+    known = values[np.isfinite(values)]
+    if len(known) < FEWEST_FOR_SCALE or known.min() <= 0 or known.max() < DECADES * known.min():
+        return False
+    return abs(_skewness(np.log10(known))) < abs(_skewness(known))
+
+
+def _skewness(values: Floats) -> float:
+    centred = values - values.mean()
+    deviation = np.sqrt(np.mean(centred**2))
+    return float(np.mean((centred / deviation) ** 3)) if deviation > 0 else 0.0
 
 
 RANK_COLUMNS = ("rank", "score", "expected_best", "probability_above")

@@ -40,6 +40,7 @@ from abag.head.evaluation.scores import (
     score_regime,
 )
 from abag.head.evaluation.verdicts import add_classes, score_strong
+from abag.head.labels.classes import refuse_other_options
 from abag.head.labels.column import (
     AS_IN_THE_RUN,
     Column,
@@ -48,7 +49,6 @@ from abag.head.labels.column import (
     choose_prediction,
     decide_label,
     refuse_affinity,
-    refuse_other_options,
 )
 from abag.head.labels.features import features_of
 from abag.head.labels.headers import PKD, PROBABILITY, Quantity
