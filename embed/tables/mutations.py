@@ -527,11 +527,11 @@ def _possible_starts(parent: str, text: str, rules: MutationRules) -> Iterator[i
 
 def mutation_columns(
     table: Table, options: TableOptions, kinds: Sequence[Kind]
-) -> tuple[dict[Kind, str], dict[str, str]]:
+) -> tuple[dict[Kind, str], dict[str, str], frozenset[Kind]]:
     """Return the column of mutations of each kind that has one, and further ones by their roles.
 
     These are that of light chains, if heavy and light chains have a column each, and those of the
-    parts of mutations that stand in columns of their own.
+    parts of mutations that stand in columns of their own, as those of the last kinds do.
     """
     chosen: dict[Kind, str] = {}
     for kind, role in MUTATIONS.items():
@@ -548,9 +548,12 @@ def mutation_columns(
         if heavy:
             chosen = {"antibody": heavy, **chosen}
         given |= dict.fromkeys([LIGHT_MUTATIONS] * len(light), light[0] if light else "")
-    for name in chosen.values():
-        given |= find_parts(table, name, given)
-    return chosen, given
+    split = set[Kind]()
+    for kind, name in chosen.items():
+        if parts := find_parts(table, name, given):
+            given |= parts
+            split.add(kind)
+    return chosen, given, frozenset(split)
 
 
 def _find_mutations(

@@ -71,7 +71,6 @@ from abag.embed.tables.mutations import (
     MutationRules,
     chain_of_column,
     describe_unapplied,
-    find_parts,
     holds_mutations,
     mutation_columns,
     without_wild,
@@ -677,10 +676,9 @@ def find_references(
                 raise _unused(table, names)
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
-    mutations, further = mutation_columns(table, options, kinds)
+    mutations, further, split = mutation_columns(table, options, kinds)
     light = further.get(LIGHT_MUTATIONS, "")
     parts = [further[role] for role in MUTATION_PARTS if role in further]
-    split = [kind for kind, name in mutations.items() if find_parts(table, name, further)]
     has_peptides = (
         names is not None
         and "antigen" in columns
@@ -709,7 +707,7 @@ def find_references(
         has_peptides=has_peptides,
         parent=parent,
         rules=rules,
-        split=frozenset(split),
+        split=split,
         chain_of_role={role: chain for role, chain in chain_of_role.items() if chain},
         antigen=antigen,
         remarks=tuple(remarks),
