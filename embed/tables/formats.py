@@ -1,4 +1,4 @@
-"""Formats of tables: text, Excel, JSON Lines, FASTA and Parquet, read in chunks of rows.
+"""Formats of tables: text, Excel, JSON, FASTA and Parquet, read in chunks of rows.
 
 Promises that every column and row of a file is there, unchanged, or that one line says what is
 wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
