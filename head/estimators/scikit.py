@@ -414,12 +414,8 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
             refuse_missing(table, self._columns)
             predictor.refuse_without_chains(table.antibodies, "X")
             store = as_store(self.store)
-            options = replace(
-                self._config(),
-                antibody_encoder=predictor.antibody.fingerprint,
-                antigen_encoder=predictor.antigen.fingerprint or None,
-            )
-            folders_with(store, table, options, encode=self.encode)
+            if self.encode:
+                predictor.encode(store.path, table.antibodies, table.antigens)
             features = None
             if predictor.features is not None:
                 features = read_features(predictor.features, table.frame, "X")
