@@ -51,7 +51,6 @@ from abag.embed.tables.content import (
     holds_sequences,
     refuse_exchanged,
     roles_by_content,
-    without_doubtful_roles,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
 from abag.embed.tables.options import MOST_RESIDUE, AntibodyRegion, BadRows, Numbering, TableOptions
@@ -446,8 +445,7 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
         elif role in ANTIBODY_ROLES and not top.has(role):
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
     ties = {role: names for role, names in top.ties.items() if role not in roles}
-    top = replace(top, columns={**top.columns, **roles}, ties=ties)
-    return without_doubtful_roles(top, options), remarks
+    return replace(top, columns={**top.columns, **roles}, ties=ties), remarks
 
 
 def read_top_row(table: TableLike, options: TableOptions) -> Table:
