@@ -643,7 +643,11 @@ def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name)
 
 
 @pytest.mark.parametrize("name", ["modifier", "relation", "censored"])
-@pytest.mark.parametrize("words", [("GT", "LT", "eq"), ("greater than", "Less than", "equal")])
+@pytest.mark.parametrize("words", [
+    ("GT", "LT", "eq"),
+    ("greater than", "Less than", "equal"),
+    ("lower bound", "upper bound", "interpolated"),
+])  # fmt: skip
 def test_relations_in_words_are_bounds(name, words):
     above, below, exact = words
     pairs = read_labels(
@@ -651,6 +655,17 @@ def test_relations_in_words_are_bounds(name, words):
     )
     by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+
+
+@pytest.mark.parametrize("exact", ["interpolated", ""])
+def test_lower_and_upper_are_sides_of_a_bound_in_a_column_of_bounds(exact):
+    cells = [exact, "lower", "", exact, "upper", exact]
+    table = chembl(ic50_bound=cells).rename(columns={"Standard Value": "ic50"})
+    pairs = read_labels(table, label="kd_nm")
+    by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
+    assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+    with pytest.raises(LabelError, match=r"'lower' .* is not a valid relation"):  # or less than it?
+        read_labels(chembl(relation=cells), label="kd_nm", **VALUE)
 
 
 @pytest.mark.parametrize("cells", [[False, True], ["no", "yes"], [0, 1], ["uncensored", "right"]])
@@ -673,6 +688,8 @@ def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells)
         ("qcPass", [True, False]),
         ("Outlier?", [0, 1]),
         ("QC", ["PASS", "Fail"]),
+        ("at_bound", ["yes", "no"]),
+        ("IC50_isBound", [True, False]),
     ],
 )
 def test_columns_that_may_say_which_rows_not_to_use_are_reported(name, cells, tmp_path):
