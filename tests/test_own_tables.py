@@ -581,14 +581,16 @@ def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, name
 
 
 @pytest.mark.parametrize("sign", [",", ";", "/", "_", " + ", " [SEP] ", "<sep>"])
-def test_chains_that_are_joined_by_another_sign_are_no_names_and_are_not_to_be_glued(sign):
-    antigens = [f"{AG}{sign}{AG[::-1]}"] * len(HEAVIES)
-    table = pd.DataFrame({"heavy": HEAVIES, "antigen": antigens})
-    with pytest.raises(AbagError) as caught:
+def test_chains_that_are_joined_by_another_sign_are_read(sign):
+    antibodies = [f"{heavy}{sign}{light}" for heavy, light in zip(HEAVIES, LIGHTS, strict=True)]
+    table = pd.DataFrame({"seqs": antibodies, "antigen": f"{AG}{sign}{AG[::-1]}"})
+    with pytest.raises(ColumnError, match="By their content: --column antibody=seqs"):
         read_sequences(table)
-    assert "holds names" not in str(caught.value)
-    assert f"character {sign.strip()[0]!r}" in str(caught.value)
-    assert "Write | between two chains, or remove it" in str(caught.value)
+    read = read_sequences(table.rename(columns={"seqs": "antibody"}))
+    assert read.antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
+    assert read.antigens.chains == [tuple(sorted((AG, AG[::-1])))]
+    with pytest.raises(AbagError, match=r"column 'heavy': .* has 2 chains; expected one"):
+        read_sequences(table.rename(columns={"seqs": "heavy"}))
 
 
 @pytest.mark.parametrize("empty", ["vhh_region_sequence", "antibody"])
