@@ -584,14 +584,16 @@ def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, name
 
 
 @pytest.mark.parametrize("sign", [",", ";", "/", "_", " + ", " [SEP] ", "<sep>"])
-def test_chains_that_are_joined_by_another_sign_are_no_names_and_are_not_to_be_glued(sign):
-    antigens = [f"{AG}{sign}{AG[::-1]}"] * len(HEAVIES)
-    table = pd.DataFrame({"heavy": HEAVIES, "antigen": antigens})
-    with pytest.raises(AbagError) as caught:
+def test_chains_that_are_joined_by_another_sign_are_read(sign):
+    antibodies = [f"{heavy}{sign}{light}" for heavy, light in zip(HEAVIES, LIGHTS, strict=True)]
+    table = pd.DataFrame({"seqs": antibodies, "antigen": f"{AG}{sign}{AG[::-1]}"})
+    with pytest.raises(ColumnError, match="By their content: --column antibody=seqs"):
         read_sequences(table)
-    assert "holds names" not in str(caught.value)
-    assert f"character {sign.strip()[0]!r}" in str(caught.value)
-    assert "Write | between two chains, or remove it" in str(caught.value)
+    read = read_sequences(table.rename(columns={"seqs": "antibody"}))
+    assert read.antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
+    assert read.antigens.chains == [tuple(sorted((AG, AG[::-1])))]
+    with pytest.raises(AbagError, match=r"column 'heavy': .* has 2 chains; expected one"):
+        read_sequences(table.rename(columns={"seqs": "heavy"}))
 
 
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
@@ -635,7 +637,11 @@ def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name)
 
 
 @pytest.mark.parametrize("name", ["modifier", "relation", "censored"])
-@pytest.mark.parametrize("words", [("GT", "LT", "eq"), ("greater than", "Less than", "equal")])
+@pytest.mark.parametrize("words", [
+    ("GT", "LT", "eq"),
+    ("greater than", "Less than", "equal"),
+    ("lower bound", "upper bound", "interpolated"),
+])  # fmt: skip
 def test_relations_in_words_are_bounds(name, words):
     above, below, exact = words
     pairs = read_labels(
@@ -643,6 +649,17 @@ def test_relations_in_words_are_bounds(name, words):
     )
     by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+
+
+@pytest.mark.parametrize("exact", ["interpolated", ""])
+def test_lower_and_upper_are_sides_of_a_bound_in_a_column_of_bounds(exact):
+    cells = [exact, "lower", "", exact, "upper", exact]
+    table = chembl(ic50_bound=cells).rename(columns={"Standard Value": "ic50"})
+    pairs = read_labels(table, label="kd_nm")
+    by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
+    assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+    with pytest.raises(LabelError, match=r"'lower' .* is not a valid relation"):  # or less than it?
+        read_labels(chembl(relation=cells), label="kd_nm", **VALUE)
 
 
 @pytest.mark.parametrize("cells", [[False, True], ["no", "yes"], [0, 1], ["uncensored", "right"]])
@@ -665,6 +682,8 @@ def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells)
         ("qcPass", [True, False]),
         ("Outlier?", [0, 1]),
         ("QC", ["PASS", "Fail"]),
+        ("at_bound", ["yes", "no"]),
+        ("IC50_isBound", [True, False]),
     ],
 )
 def test_columns_that_may_say_which_rows_not_to_use_are_reported(name, cells, tmp_path):
