@@ -301,15 +301,6 @@ def test_a_bad_row_is_refused_by_row_column_and_value(bad, error, parts):
     assert all(part in str(caught) for part in ["table: row 2, ", *parts])
 
 
-@pytest.mark.parametrize("unit", ["(nM)", "nM", "[ug/mL]", "kcal/mol"])
-def test_a_second_line_of_units_is_told_as_such(unit):
-    line = {"VH": "", "VL": "", "target": "", "KD": unit}
-    pair = {"VH": VH, "VL": "", "target": "MKT", "KD": "3"}
-    told = f"The first row holds units, such as '{unit}': write them into the names above"
-    assert told in str(refusal(pd.DataFrame([line, pair])))
-    assert told not in str(refusal(pd.DataFrame([pair, line])))
-
-
 @pytest.mark.parametrize(("text", "part"), [
     ("QVQ|DIQ|EVQ", "3 chains; expected heavy|light"),
     (VH + VH[1:], "heavy + heavy; expected one heavy and one light"),
