@@ -354,7 +354,8 @@ NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|")
 _AS_A_WORD = re.compile(
     r"[A-Z][a-z]{2,18}(\s+[A-Za-z][a-z]{0,18})*|"  # Lysozyme, Receptor binding domain
     r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,6}|"  # scFv
-    r"(?i:[a-z]{3,16}mab)|"  # IMDEVIMAB; few sequences have the residue B, and none so short
+    r"(?i:[a-z]{3,16}(mab|fusp)(\s+[a-z]{3,12})*)|"  # IMDEVIMAB, belantamab mafodotin; few
+    # sequences have the residues B and U, and none so short
     r"(?i:(same|see|not|no|identical|unknown)\s[a-z\s]{2,40})"  # same as above, not determined
 )
 """A text that is written as words are. Longer sequences may have residues in lower case."""
@@ -454,7 +455,7 @@ def _are_words(text: str) -> bool:
     lengths = [*map(len, text.split())]
     if len(lengths) < 2 or LONG_RUN.search(text) or not text.replace(" ", "").isalpha():
         return False
-    is_block = lengths[0] >= _BLOCK or len(lengths) > _FEWEST_BLOCKS
+    is_block = len(lengths) > (2 if lengths[0] >= _BLOCK else _FEWEST_BLOCKS)
     return lengths[0] >= _SHORTEST_WORD and not (is_block and _are_lines(lengths))
 
 

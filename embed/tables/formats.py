@@ -201,16 +201,19 @@ def _in_utf8(file: IO[bytes]) -> tuple[IO[bytes], list[str]]:
     if b"\0" in start:
         msg = "it holds NUL bytes, as binary files do; save it as UTF-8 text"
         raise ValueError(msg)
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a block may end within a character
+    remarks = []
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(start)  # which may end within a character
+        while block := file.read(_ENCODING_BYTES):
+            decoder.decode(block)
     except UnicodeDecodeError as error:
-        first = start[error.start : error.start + 1].decode("cp1252", "replace")
-        remark = (
+        first = error.object[error.start : error.start + 1].decode("cp1252", "replace")
+        remarks.append(
             f"not UTF-8, read as Windows-1252, in which the first other character is {first!r}: "
             "if that is wrong, save it as UTF-8"
         )
-        return io.BytesIO(file.read().decode("cp1252").encode()), [remark]
-    return file, []
+    file.seek(0)
+    return (io.BytesIO(file.read().decode("cp1252").encode()) if remarks else file), remarks
 
 
 def _refuse_foreign(start: bytes) -> None:
