@@ -143,7 +143,7 @@ def join_cells(
     if shared:
         remarks.append(
             f"{counted(shared, 'cell_id')} of several samples, whose chains are not joined: cells "
-            f"are told apart by {', '.join(sources)} too"
+            f"are distinguished by {', '.join(sources)} too"
         )
     if cut:
         remarks.append("chains of sequence_aa are cut to the variable domain")
