@@ -877,6 +877,20 @@ def test_a_column_that_is_called_as_a_format_of_antibodies_is_read_if_it_holds_t
         read_sequences(table.assign(**{name: "True"}))
 
 
+@pytest.mark.parametrize("name", ["VL_nt", "insert", "light_nucleotide_sequence"])
+def test_a_chain_that_a_table_has_as_nucleotides_alone_is_not_left_out(name):
+    leader = "GC"  # another reading frame
+    table = pd.DataFrame({"VH": HEAVIES, name: [leader + x for x in coded(LIGHTS)], "antigen": AG})
+    with pytest.raises(AbagError) as caught:
+        read_sequences(table)
+    assert f"column {name!r} holds nucleotides of light variable domains, and no" in str(
+        caught.value
+    )
+    assert read_sequences(table, columns={"light": ""}).antibodies.chains[0] == (HEAVIES[0], "")
+    beside = table.assign(VL=LIGHTS, VH_dna=coded(HEAVIES))
+    assert not any("nucleotides" in note for note in read_sequences(beside).notes)
+
+
 def test_a_table_of_nucleotides_alone_is_said_to_hold_these():
     table = pd.DataFrame({"VH_nt": coded(HEAVIES), "VL_nt": coded(LIGHTS), "pKd": PKD})
     with pytest.raises(AbagError, match="'VH_nt', 'VL_nt' hold nucleotides: translate them into"):

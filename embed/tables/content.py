@@ -30,6 +30,7 @@ from abag.embed.tables.chains import (
     WHOLE_DOMAIN,
     Kind,
     is_word,
+    translated,
     unlisted,
 )
 from abag.embed.tables.columns import (
@@ -249,6 +250,13 @@ def holds_sequences(table: Table, name: str) -> bool:
 def holds_nucleotides(table: Table, name: str) -> bool:
     """Tell whether most cells of a column are nucleotides."""
     return bool(_sequences_in(table, name, nucleotides=True))
+
+
+def coded_domains(table: Table, name: str) -> set[str]:
+    """Return the types of variable domains that most cells of nucleotides encode."""
+    texts = _sequences_in(table, name, nucleotides=True)
+    types = [{*domain_types(translated(text))} for text in texts]
+    return {role for role in CHAIN_ROLES if 2 * sum(role in held for held in types) > len(texts)}
 
 
 def distinct_texts(table: Table, name: str) -> list[str]:

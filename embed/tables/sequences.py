@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -64,6 +64,7 @@ from abag.embed.tables.content import (
     SHORT,
     SHORTEST_PEPTIDE,
     antigen_candidates,
+    coded_domains,
     domain_cells,
     holds_names,
     holds_nucleotides,
@@ -463,6 +464,8 @@ def describe_unused_chains(
 ) -> list[str]:
     """Refuse a table with unused columns of variable domains; say which the user left out.
 
+    Nucleotides are looked at where no antibody has the chain that they encode.
+
     `column` has its antibodies, and `ignored` are columns that options replace. A column that
     repeats chains of the antibodies, or parts of them, holds no other domain.
 
@@ -477,6 +480,7 @@ def describe_unused_chains(
     if options.parent is not None or "antibody" in options.columns:
         decided = {*CHAIN_ROLES}
     notes = []
+    _refuse_coded_chains(column, table, decided)
     # another column may hold the chains of the rows in which that of the user is empty
     partly = {role: name for role in CHAIN_ROLES if (name := options.columns.get(role))}
     for name in unused_columns(table):
@@ -523,6 +527,22 @@ def describe_unused_chains(
         )
         raise TableError(msg)
     return notes
+
+
+def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: Set[str]) -> None:
+    """Refuse a table that has a chain of its antibodies as nucleotides alone."""
+    good = [column.chains[i] for i in column.good]
+    for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):
+        if role in decided or any(chains):
+            continue
+        for name in unused_columns(table):
+            if role in coded_domains(table, name):
+                msg = (
+                    f"{table.source}: column {name!r} holds nucleotides of {role} variable "
+                    f"domains, and no column holds {role} chains; expected amino acids. Translate "
+                    f"it, or leave it out with {column_option(role, '')}."
+                )
+                raise TableError(msg)
 
 
 def _new_domains(text: str, chains: Sequence[str]) -> set[str]:
