@@ -72,7 +72,7 @@ def test_names_on_both_sides_of_a_matrix(tmp_path):
     assert any("2 antigens, read from the headers ('HER2', 'gp120')" in note for note in read.notes)
     # a column of numbers that names no antigen is not dropped
     cells.assign(weight=[1.0, 2.0]).to_csv(tmp_path / "w.csv", index=False)
-    with pytest.raises(abag.AbagError, match="'weight' has no sequence in all"):
+    with pytest.raises(abag.AbagError, match="'weight' has no antigen sequence in all"):
         abag.plan(tmp_path / "w.csv", **options)
 
 

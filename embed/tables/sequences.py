@@ -89,7 +89,6 @@ from abag.embed.tables.mutations import (
 )
 from abag.embed.tables.numbering import (
     HEAVY_TYPE,
-    HISTIDINE_TAG,
     LIGHT_TYPE,
     UNCLEAR_TYPE,
     chain_types,
@@ -673,9 +672,6 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
     column = _read_antigens(table, options, references)
     column.mark("short antigen", _with_short_chain(column.chains))
     column.mark("stopped antigen", column.stopped)
-    joined = pa.array(map("|".join, column.chains), pa.large_string())
-    is_tagged = have_motif(HISTIDINE_TAG, joined)
-    column.mark("tagged antigen", np.flatnonzero(is_tagged).tolist())
     return column
 
 
