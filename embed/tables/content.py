@@ -57,7 +57,7 @@ _PRONOUNCEABLE = re.compile(
 SHORTEST_PEPTIDE = 5  # fewer letters are as likely a name: VEGF, EGFR
 FEW = 3  # letters of a word, and words of a column, from which they are no chance
 _NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
-REGION = re.compile("cdr|junction|fw?r[1-4]|paratope", re.IGNORECASE)
+REGION = re.compile("cdr|junction|f(r|wr?)[1-4]|paratope", re.IGNORECASE)
 """Names of columns that hold parts of a chain."""
 _ANTIGEN_WORDS = re.compile(
     "antigen|target|epitope|virus|viral|strain|receptor|ligand|protein|pathogen|(?<![a-z])ag(?![a-z])",
@@ -68,6 +68,10 @@ _ANTIBODY_WORDS = re.compile(
     "antibod|nanobod|contig|linker|(?<![a-z])(m?ab|vhh|v[hkl]|vd?j|bcr)(?![a-z])", re.IGNORECASE
 )
 """Names of columns of antibodies, or of what joins them, if they do not name antigens as well."""
+_RECEPTOR = re.compile(
+    r"(?<![a-z])(tcr|tr)[ _.-]?((?P<light>a|alpha|g|gamma)|b|beta|d|delta)(?![a-z])", re.IGNORECASE
+)
+"""Names of columns of T cell receptor chains; those without D segments are like light chains."""
 LINKER = re.compile("linker", re.IGNORECASE)
 """Names of columns of what joins chains or antibodies."""
 _ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|nt|dna)).*")
@@ -269,9 +273,12 @@ def is_peptide(text: str) -> bool:
     return _PEPTIDE.fullmatch(text.strip()) is not None and not is_word(text)
 
 
-def is_named_like_antibodies(name: str) -> bool:
-    """Tell whether a column is named like antibodies, or parts of them, and not like antigens."""
-    return _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
+def role_by_name(name: str) -> str:
+    """Tell which role of antibodies a column is named like; empty if it is named like antigens."""
+    if receptor := _RECEPTOR.search(name):
+        return "light" if receptor["light"] else "heavy"
+    is_antibody = _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
+    return "antibody" if is_antibody else ""
 
 
 def are_peptides(texts: Sequence[str]) -> bool:
@@ -429,10 +436,12 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
 
 
 def _holds_measurements(table: Table, name: str) -> bool:
-    """Tell whether all cells are numbers that no name is, as in ``off_target_affinity``."""
+    """Tell whether all filled cells are numbers that no name is, as in ``off_target_affinity``."""
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna().astype(str)
+    cells = cells[cells.str.strip() != ""]
     numbers = pd.to_numeric(cells, errors="coerce")
-    return bool(numbers.notna().all() and cells.str.contains(".", regex=False).any())
+    is_any_broken = cells.str.contains(".", regex=False).any()
+    return bool(cells.empty or (numbers.notna().all() and is_any_broken))
 
 
 def antigen_candidates(table: Table) -> list[str]:

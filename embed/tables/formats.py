@@ -1,4 +1,4 @@
-"""Formats of tables: text, Excel, JSON Lines, FASTA and Parquet, read in chunks of rows.
+"""Formats of tables: text, Excel, JSON, FASTA and Parquet, read in chunks of rows.
 
 Promises that every column and row of a file is there, unchanged, or that one line says what is
 wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
@@ -196,16 +196,19 @@ def _in_utf8(file: IO[bytes]) -> tuple[IO[bytes], list[str]]:
     if b"\0" in start:
         msg = "it holds NUL bytes, as binary files do; save it as UTF-8 text"
         raise ValueError(msg)
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a block may end within a character
+    remarks = []
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(start)  # which may end within a character
+        while block := file.read(_ENCODING_BYTES):
+            decoder.decode(block)
     except UnicodeDecodeError as error:
-        first = start[error.start : error.start + 1].decode("cp1252", "replace")
-        remark = (
+        first = error.object[error.start : error.start + 1].decode("cp1252", "replace")
+        remarks.append(
             f"not UTF-8, read as Windows-1252, in which the first other character is {first!r}: "
             "if that is wrong, save it as UTF-8"
         )
-        return io.BytesIO(file.read().decode("cp1252").encode()), [remark]
-    return file, []
+    file.seek(0)
+    return (io.BytesIO(file.read().decode("cp1252").encode()) if remarks else file), remarks
 
 
 def _refuse_foreign(start: bytes) -> None:
@@ -486,11 +489,14 @@ def _filled_part(
 ) -> pd.DataFrame | None:
     """Return the text of the cells of a sheet, less titles, empty columns and empty rows around.
 
-    Add to the `remarks` the titles, and which columns of numbers are shown otherwise than stored.
+    Add to the `remarks` the titles, which columns of numbers are shown otherwise than stored, and
+    how many rows are crossed out.
     """
     sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
     formats: dict[int, tuple[str, str]] = {}
+    struck: dict[int, str] = {}
+    has_struck = any(font.strike for font in sheet.parent._fonts)  # else no cell is asked
     for row, cells_of_row in enumerate(sheet.iter_rows()):
         for column, cell in enumerate(cells_of_row):
             if text := cell_text(_with_powers(cell.value)):
@@ -500,6 +506,8 @@ def _filled_part(
                     else:
                         formats.setdefault(column, (cell.number_format, text))
                 filled[row, column] = text
+                if has_struck and cell.font.strike:
+                    struck.setdefault(row, cell.coordinate)
     if not filled:
         return None
     first_row, _ = min(filled)
@@ -527,6 +535,12 @@ def _filled_part(
                 f"column {name!r} is shown in the number format {number_format!r}, and read as it "
                 f"is stored, such as {text}"
             )
+    if struck:
+        rows_struck = counted(len(struck), "row")
+        remarks.append(
+            f"{rows_struck} with cells that are struck through, the first is "
+            f"{next(iter(struck.values()))}, read as others: remove what is not to be used"
+        )
     return cells
 
 

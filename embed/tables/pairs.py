@@ -510,7 +510,9 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
 
 
 def table_of(chains: Mapping[Kind, Sequence[Chains]]) -> pd.DataFrame:
-    """Return a table of pairs, given the chains of the antibody, and of any antigen, of each."""
+    """Return a table of pairs, or of sequences of one kind, given the chains of each."""
+    if "antibody" not in chains:
+        return pd.DataFrame({"antigen": ["|".join(antigen) for antigen in chains["antigen"]]})
     table = pd.DataFrame(chains["antibody"], columns=["heavy", "light"])
     if "antigen" in chains:
         table["antigen"] = ["|".join(antigen) for antigen in chains["antigen"]]

@@ -68,12 +68,12 @@ from abag.embed.tables.content import (
     domain_cells,
     holds_names,
     holds_nucleotides,
-    is_named_like_antibodies,
     is_peptide,
     is_sequence,
     names_as_residues,
     refuse_other_header,
     role_by_content,
+    role_by_name,
     unused_columns,
 )
 from abag.embed.tables.mutations import (
@@ -467,8 +467,8 @@ def describe_unused_chains(
     decided = {role for role in CHAIN_ROLES if role in options.columns}
     if options.parent is not None or "antibody" in options.columns:
         decided = {*CHAIN_ROLES}
-    notes = []
     _refuse_coded_chains(column, table, decided)
+    notes = []
     # another column may hold the chains of the rows in which that of the user is empty
     partly = {role: name for role in CHAIN_ROLES if (name := options.columns.get(role))}
     for name in unused_columns(table):
@@ -556,21 +556,8 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
 
 
 def _suggest_columns(table: Table, options: TableOptions) -> str:
-    """Propose columns by their content: one for each role, and the others as alternatives."""
-    other = "heavy" if options.no_antigen else "antigen"
-    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
-    for name in table.names:
-        content = "" if REGION.search(name) else role_by_content(table, name)
-        role = other if content == "antigen" else content
-        if role == "antigen" and is_named_like_antibodies(name):
-            role = "" if LINKER.search(name) else "antibody"
-        if role:
-            proposals[role].append(column_option(role, name))
-    heavy = _any_of(proposals["heavy"])
-    light = _any_of(proposals["light"])
-    paired = f"{heavy} {light}".strip()
-    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
-    antigens = _any_of(proposals["antigen"])
+    """Propose columns by their content, or say what else to do."""
+    antibodies, antigens = _propose_columns(table, options.no_antigen)
     proposal = f"{antibodies} {antigens}".strip()
     coded = []
     if not antibodies:
@@ -583,6 +570,26 @@ def _suggest_columns(table: Table, options: TableOptions) -> str:
     if proposal:
         advice.append(f"By their content: {proposal}.")
     return " ".join(advice) or _advise_without_sequences(table, options)
+
+
+def _propose_columns(table: Table, no_antigen: bool = False) -> tuple[str, str]:
+    """Propose columns of antibodies and of antigens by their content: one for each role, or more.
+
+    Those that may play one role are alternatives; either may be empty.
+    """
+    other = "heavy" if no_antigen else "antigen"
+    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
+    for name in table.names:
+        role = "" if REGION.search(name) else role_by_content(table, name)
+        if role == "antigen":
+            role = "" if LINKER.search(name) else role_by_name(name) or other
+        if role:
+            proposals[role].append(column_option(role, name))
+    heavy = _any_of(proposals["heavy"])
+    light = _any_of(proposals["light"])
+    paired = f"{heavy} {light}".strip()
+    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
+    return antibodies, _any_of(proposals["antigen"])
 
 
 def _advise_without_sequences(table: Table, options: TableOptions) -> str:
@@ -719,7 +726,7 @@ def _refuse_antigen_names(
 
 def _propose_antigens(table: Table) -> str:
     """Name the unused columns that hold antigens, beside one of names; empty without one."""
-    unused = [name for name in unused_columns(table) if not is_named_like_antibodies(name)]
+    unused = [name for name in unused_columns(table) if not role_by_name(name)]
     held = [name for name in antigen_candidates(table) if name in unused]
     held = [name for name in held if role_by_content(table, name) == "antigen"]
     if not held:
@@ -743,11 +750,14 @@ def _refuse_names(
     if holds_mutations(table, table.column(role), with_wild=True):
         msg = f"{where} holds mutations, {_NEEDS_PARENT}"
         raise MissingColumn(msg)
-    if max(map(len, names)) < SHORT:
+    # longer ones, and those with a run of residues, may be sequences with a fault
+    are_short = 2 * sum(len(name) >= SHORT for name in names) < len(names)
+    if are_short and not any(map(LONG_RUN.search, names)):
+        columns = _propose_columns(table)[0] or "--column heavy=NAME and --column light=NAME"
         msg = (
             f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
             "or table of names and sequences with --sequences FILE, or name the columns of "
-            "sequences with --column heavy=NAME and --column light=NAME."
+            f"sequences with {columns}."
         )
         raise MissingColumn(msg)
 

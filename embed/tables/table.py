@@ -90,10 +90,18 @@ SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 SIGN_OF_WORDS = {
     **dict.fromkeys(("gt", "ge", "gte", "greater than", "more than", "greater"), ">"),
     **dict.fromkeys(("lt", "le", "lte", "less than", "less"), "<"),
-    **dict.fromkeys(("eq", "equal", "equals", "equal to"), "="),
+    **dict.fromkeys(("eq", "equal", "equals", "equal to", "interpolated"), "="),
+    "lower bound": ">",
+    "upper bound": "<",
 }
 """Relations in words, in lower case."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
+
+
+def signs_of_words(column: str) -> Mapping[str, str]:
+    """Return the relations in words of a column of this name: ``lower`` is a bound, or less."""
+    is_of_bounds = "bound" in column.lower()
+    return {**SIGN_OF_WORDS, "lower": ">", "upper": "<"} if is_of_bounds else SIGN_OF_WORDS
 
 
 def plain_number(text: str) -> str:

@@ -27,12 +27,12 @@ from abag.core.messages import counted, quoted, say
 from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import (
     SIDES,
-    SIGN_OF_WORDS,
     Table,
     read_bounds,
     read_numbers,
     read_texts,
     says_no_binding,
+    signs_of_words,
 )
 from abag.head.labels.classes import read_classes, refuse_two_values
 from abag.head.labels.column import ColumnMeaning, LabelLayout
@@ -284,7 +284,7 @@ def _read_relations(table: SequenceTable, column: str) -> tuple[pd.Series, Float
     Sides are as in `LabelledPairs.censored`, of what the column is of, Kd or pKd.
     """
     text = read_texts(table.frame[column]).str.strip("'\" ")  # ChEMBL writes '>'
-    text = text.str.lower().replace({**SIGN_OF_WORDS, **dict.fromkeys(_EXACT, "=")})
+    text = text.str.lower().replace({**signs_of_words(column), **dict.fromkeys(_EXACT, "=")})
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text).values
     signs = "".join(SIDES)

@@ -67,6 +67,8 @@ LOG = "log.jsonl"
 LATER_END = 0.7
 """Share of the epochs beyond its patience for which a head that has just begun trains: it improves
 again."""
+DRAWN = ("spearman", "rmse")
+"""Validation scores in the log beside the one that selects: the report draws them."""
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
@@ -312,8 +314,6 @@ class TrainingInputs:
     device: torch.device
     folder: Path
     """Folder of the log and the checkpoints."""
-    verbose: bool = False
-    """Whether to report the validation score of each epoch."""
 
 
 def train(inputs: TrainingInputs) -> list[TrainedHeads]:
@@ -529,26 +529,26 @@ class HeadTraining(ResumableTraining):
         self.progress.log += lines
         with (self.checkpoints / LOG).open("a", encoding="utf-8") as file:
             file.write(_as_text(lines))
-        if self.inputs.verbose:
-            select = self.config.select
-            mean = metrics.average_folds(fold_scores)[metrics.usual_key(select)]
-            shown = "undefined" if mean is None else f"{mean:.3f}"
-            heading = metrics.metric_heading(select, self.inputs.pairs.quantity)
-            detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
+        select = self.config.select
+        mean = metrics.average_folds(fold_scores)[select]
+        shown = "undefined" if mean is None else f"{mean:.3f}"
+        heading = metrics.metric_heading(select, self.inputs.pairs.quantity)
+        detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
         self._drop_finished_folds()
 
     def _validate(self) -> list[metrics.Scores]:
         """Score the mean of each fold's heads; keep the weights of heads that improved."""
         select = self.config.select
-        strong_pkd = metrics.strong_threshold(select, self.inputs.pairs.quantity)
+        shown = dict.fromkeys((*DRAWN, select))
         folds = self.stack.folds
         predicted = self.stack.predict_parts([self.scored_rows[fold] for fold in folds])
         fold_scores: list[metrics.Scores] = []
         head_scores: list[float | None] = []
         for fold, predicted_MR in zip(folds, predicted, strict=True):
             labels = self._labels[fold]
-            fold_scores.append(labels.score(predicted_MR.mean(axis=0), strong_pkd))
-            head_scores += [labels.score_one(select, predicted_R) for predicted_R in predicted_MR]
+            predicted_R = predicted_MR.mean(axis=0)
+            fold_scores.append({key: labels.score_one(key, predicted_R) for key in shown})
+            head_scores += [labels.score_one(select, of_head_R) for of_head_R in predicted_MR]
         self._keep_best_weights(head_scores)
         return fold_scores
 
