@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
-    from abag.core.arrays import Floats
     from abag.embed.store.store import Store
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs
@@ -178,23 +177,6 @@ def without_test_part(
 def is_lower_better(objective: str) -> bool:
     """Tell whether lower values of an objective are better."""
     return objective == LOG_LOSS or find_metric(objective).lower_is_better
-
-
-def assign_folds(
-    group: NDArray[np.int64], folds: int, seed: int, level: Floats | None = None
-) -> NDArray[np.int64]:
-    """Assign whole groups to inner folds; `group` and the result have shape (P,).
-
-    With the class of each pair, `level` (P,), each fold has about equally many of each class.
-    """
-    groups = len(distinct(group))
-    if groups < folds:
-        msg = (
-            f"--inner-folds {folds}: only {groups} groups are outside the test part; expected at "
-            "least one per fold. Use fewer --inner-folds or another --split."
-        )
-        raise SplitError(msg)
-    return grouped_folds(group, folds, seed, level)
 
 
 def is_closed_form(params: Params) -> bool:
@@ -711,7 +693,7 @@ def _define_search(
     widths = {kind: vectors.widths for kind, vectors in inputs.vectors.items()}
     problem = SearchProblem(
         pairs=pairs,
-        fold=assign_folds(group, folds, config.seed, pairs.pkd if classes else None),
+        fold=grouped_folds(group, folds, config.seed, pairs.pkd if classes else None),
         group=group,
         store=inputs.store,
         poolings=poolings,

@@ -431,7 +431,7 @@ def grouped_folds(
     if len(sizes) < folds:
         msg = (
             f"{folds} folds: the rows form only {counted(len(sizes), 'group')}; "
-            "expected at least one group per fold. Use fewer --folds or another --split."
+            "expected at least one group per fold. Use fewer folds, or another --split."
         )
         raise SplitError(msg)
     rng = np.random.default_rng(seed)
