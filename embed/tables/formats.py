@@ -1,4 +1,4 @@
-"""Formats of tables: text, Excel, JSON Lines, FASTA and Parquet, read in chunks of rows.
+"""Formats of tables: text, Excel, JSON, FASTA and Parquet, read in chunks of rows.
 
 Promises that every column and row of a file is there, unchanged, or that one line says what is
 wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
@@ -19,7 +19,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -201,16 +201,19 @@ def _in_utf8(file: IO[bytes]) -> tuple[IO[bytes], list[str]]:
     if b"\0" in start:
         msg = "it holds NUL bytes, as binary files do; save it as UTF-8 text"
         raise ValueError(msg)
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a block may end within a character
+    remarks = []
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(start)  # which may end within a character
+        while block := file.read(_ENCODING_BYTES):
+            decoder.decode(block)
     except UnicodeDecodeError as error:
-        first = start[error.start : error.start + 1].decode("cp1252", "replace")
-        remark = (
+        first = error.object[error.start : error.start + 1].decode("cp1252", "replace")
+        remarks.append(
             f"not UTF-8, read as Windows-1252, in which the first other character is {first!r}: "
             "if that is wrong, save it as UTF-8"
         )
-        return io.BytesIO(file.read().decode("cp1252").encode()), [remark]
-    return file, []
+    file.seek(0)
+    return (io.BytesIO(file.read().decode("cp1252").encode()) if remarks else file), remarks
 
 
 def _refuse_foreign(start: bytes) -> None:
@@ -247,13 +250,12 @@ def _read_top(file: IO[bytes]) -> _Top:
         separator = _separator(above[-1], line)
         if not line or _fields(above[-1], separator) == _fields(line, separator) > 1:
             return _Top(above[:-1], [], separator)
-    lines = [line]
-    while _is_title(lines[-1]) and len(lines) <= MOST_TITLES:
-        lines.append(file.readline())
-    *titles, header, row = [*lines, file.readline()]
+    lines = [line, *islice(file, MOST_TITLES + 1), b""]
+    number = _count_titles(map(_cells_of, lines))
+    header, row = lines[number : number + 2]
     separator = _separator(header, row)
-    if not titles or _fields(header, separator) == _fields(row, separator) > 1:
-        return _Top(above, titles, separator)
+    if not number or _fields(header, separator) == _fields(row, separator) > 1:
+        return _Top(above, lines[:number], separator)
     return _Top(above, [], _separator(lines[0], lines[1]))
 
 
@@ -274,11 +276,24 @@ def _fields(line: bytes, separator: str) -> int:
     return 1 + _QUOTED.sub(b"x", line).count(separator.encode())
 
 
-def _is_title(line: bytes) -> bool:
-    """Tell whether a line is blank, or has one cell, of text, before separators."""
-    cells = _QUOTED.sub(b"x", line).strip(b" ,;\t\r\n")
-    is_one = re.search(rb'[,;\t\r"]', cells) is None and not _QUOTED_NAMES.fullmatch(line)
-    return line != b"" and is_one and not LONG_RUN.search(line.decode("utf-8", "replace"))
+def _cells_of(line: bytes) -> list[str]:
+    """Divide a line of text at all marks that may separate its cells, outside of quotes."""
+    if _QUOTED_NAMES.fullmatch(line):
+        return line.decode("utf-8", "replace").split()
+    bare = _QUOTED.sub(lambda cell: re.sub(rb'[,;\t\r"]', b" ", cell[0]), line)
+    cells = re.split(r'[,;\t\r"]', bare.decode("utf-8", "replace").rstrip("\r\n"))
+    return [cell.strip() for cell in cells]
+
+
+def _count_titles(rows: Iterable[Sequence[str]]) -> int:
+    """Count the rows that are blank, or have one cell of text, above the first with several."""
+    for number, cells in enumerate(islice(rows, MOST_TITLES + 1)):
+        filled = [*filter(None, cells)]
+        if len(filled) > 1:
+            return number
+        if any(map(LONG_RUN.search, filled)):
+            break
+    return 0
 
 
 def _remarks_on_titles(lines: Sequence[str]) -> list[str]:
@@ -515,9 +530,9 @@ def _filled_part(
         )
         raise ValueError(msg)
     cells = pd.Series(filled, dtype=object).unstack(fill_value="").reindex(rows, fill_value="")
-    titles = _count_titles(cells)
+    titles = _count_titles(cells.iloc[: MOST_TITLES + 1].to_numpy().tolist())
     if titles:
-        remarks += _remarks_on_titles(cells.iloc[:titles, 0].tolist())
+        remarks += _remarks_on_titles(cells.iloc[:titles].agg("".join, axis=1).tolist())
         below = cells.iloc[titles:]
         cells = below.loc[:, (below != "").any()]
     for column, (number_format, text) in formats.items():
@@ -535,18 +550,6 @@ def _filled_part(
             f"{next(iter(struck.values()))}, read as others: remove what is not to be used"
         )
     return cells
-
-
-def _count_titles(cells: pd.DataFrame) -> int:
-    """Count the rows with one cell, of text, at most above the first row with several."""
-    top = cells.iloc[: MOST_TITLES + 1]
-    for number, row in enumerate(top.to_numpy().tolist()):
-        filled = [*filter(None, row)]
-        if len(filled) > 1:
-            return number
-        if filled and (not row[0] or LONG_RUN.search(row[0])):
-            break
-    return 0
 
 
 def _with_powers(value: object) -> object:

@@ -382,7 +382,6 @@ def rank(
         orders = None
         if chosen.ordered is not None:
             orders = OrderList.read(Path(chosen.ordered), out, candidates, chosen)
-            orders.say(measured, candidates)
         left_out = _left_out(candidates, measured, orders, second, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))

@@ -795,7 +795,7 @@ def predict_pair(
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
     if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
-        files = tuple(file.path for file in predictor.layout.sequences if not file.why_not())
+        files = [path for path in predictor.layout.sequences if Path(path).exists()]
         antigen = read_antigen(antigen, files)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
@@ -904,20 +904,31 @@ def equal_groups(mean: Floats, sigma: Floats, groupings: Sequence[Ints] = ()) ->
     if not len(mean) or is_negligible(mean.min(), mean.max(), float(np.median(sigma))):
         return np.zeros(len(mean), np.int64)
     number = np.full(len(mean), -1)
-    values = pd.DataFrame({"mean": mean, "sigma": sigma})
     for grouping in groupings:
-        grouped = values.groupby(grouping)
-        size = grouped.size()
-        sigmas = grouped["sigma"].median()
-        low = grouped["mean"].min()
-        high = grouped["mean"].max()
-        limit = np.maximum(NEGLIGIBLE * sigmas, ROUNDING * np.maximum(low.abs(), high.abs()))
-        same = size.index[(size >= LEAST_EQUAL) & (high - low <= limit)]
+        ranges = _ranges(mean, sigma, grouping)
+        same = ranges.index[_hold_one_value(ranges)]
         _extend(number, np.asarray(grouping), same.to_numpy())
     place = np.round(mean / (ROUNDING * np.abs(mean).max()))
     of_place, count = np.unique(place[number < 0], return_counts=True)
     _extend(number, place, of_place[count > max(2, LARGE_SHARE * len(mean))])
     return number
+
+
+def _ranges(
+    mean: Floats | pd.Series, sigma: Floats | pd.Series, group: Ints | pd.Series
+) -> pd.DataFrame:
+    """Return the rows of each group, the range of their predictions and the sum of their sigmas."""
+    values = pd.DataFrame({"mean": mean, "sigma": sigma})
+    return values.groupby(group, observed=True).agg(
+        rows=("sigma", "size"), low=("mean", "min"), high=("mean", "max"), sigma=("sigma", "sum")
+    )
+
+
+def _hold_one_value(ranges: pd.DataFrame) -> pd.Series:
+    """Return which groups are of enough rows, all with the same prediction."""
+    size = np.maximum(ranges["low"].abs(), ranges["high"].abs())
+    limit = np.maximum(NEGLIGIBLE * ranges["sigma"] / ranges["rows"], ROUNDING * size)
+    return (ranges["rows"] >= LEAST_EQUAL) & (ranges["high"] - ranges["low"] <= limit)
 
 
 def _extend(number: Ints, group: Floats | Ints, same: Floats | Ints) -> None:
@@ -937,12 +948,7 @@ class SamePredictions:
 
     def add(self, scores: pd.DataFrame) -> None:
         """Add rows with ``regime``, ``pkd_predicted`` and ``sigma``."""
-        ranges = scores.groupby("regime", observed=True).agg(
-            rows=("sigma", "size"),
-            low=("pkd_predicted", "min"),
-            high=("pkd_predicted", "max"),
-            sigma=("sigma", "sum"),
-        )
+        ranges = _ranges(scores["pkd_predicted"], scores["sigma"], scores["regime"])
         self._parts.append(ranges.rename(index=str))
 
     @property
@@ -964,13 +970,9 @@ class SamePredictions:
     @property
     def regimes(self) -> dict[str, int]:
         """Count the rows of the regimes in which no two rows have different predictions."""
-        can_rank = self.can_rank
-        same = {}
-        for name, rows, low, high, sigma in self._ranges.itertuples():
-            is_one_value = rows >= LEAST_EQUAL and is_negligible(low, high, sigma / rows)
-            if is_one_value or not can_rank:
-                same[name] = rows
-        return same
+        ranges = self._ranges
+        same = ranges[_hold_one_value(ranges)] if self.can_rank else ranges
+        return {str(name): int(rows) for name, rows in same["rows"].items()}
 
     def describe(self, noun: str) -> list[str]:
         """Say of which rows, called `noun`, the predictions are the same."""

@@ -456,21 +456,13 @@ def contained_peptides(antigens: Sequence[Chains]) -> Ints:
     return np.array(sorted(contained), np.int64).reshape(-1, 2)
 
 
-def distance_to_parent(
-    antibodies: Sequence[Chains], clusters: Ints, known: Bools | None = None
-) -> Ints:
-    """Count the edits between each antibody and the consensus of its cluster, (N,).
-
-    The consensus is that of the `known` antibodies, of which every cluster has one.
-    """
+def distance_to_consensus(antibodies: Sequence[Chains]) -> Ints:
+    """Count the edits between each antibody and the consensus of all, (N,)."""
     distance = np.zeros(len(antibodies), np.int64)
-    is_known = np.ones(len(antibodies), np.bool_) if known is None else known
     for chain in (0, 1):
         texts = np.array([chains[chain] for chains in antibodies], object)
-        parents = np.empty(len(texts), object)
-        for members in rows_by_group(clusters):
-            parents[members] = consensus(texts[members[is_known[members]]].tolist())
-        distance += whole_distances(texts, parents)
+        reference = np.full(len(texts), consensus(texts.tolist()), object)
+        distance += whole_distances(texts, reference)
     return distance
 
 
