@@ -53,7 +53,13 @@ from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features, training_labels
 from abag.head.models.config import MAY_CHANGE, VALIDATION_PAIRS, FitConfig, check_same, is_used
 from abag.head.models.network import LOSSES
-from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, TrainingRows
+from abag.head.models.pair_vectors import (
+    Fit,
+    PairVectors,
+    SideVectors,
+    StoredVectors,
+    TrainingRows,
+)
 from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
@@ -129,19 +135,15 @@ class SearchProblem:
     device: torch.device
     objective: str
     """Key of the metric, or `LOG_LOSS`."""
-    views: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)
-    """Columns of each view of the sides that have several."""
+    read: dict[tuple[Kind, str], StoredVectors] = field(default_factory=dict)
 
-    read: dict[tuple[Kind, str], NDArray[np.float32]] = field(default_factory=dict)
-
-    def vectors(self, kind: Kind, pooling: str) -> NDArray[np.float32]:
+    def vectors(self, kind: Kind, pooling: str) -> StoredVectors:
         """Read the vectors of a kind and pooling, one row per unique sequence of the table."""
         if (kind, pooling) not in self.read:
             views = self.config.views_of(kind)
             if getattr(self.config, f"{kind}_vectors") is None:  # else nothing is left to choose
                 views = [{**views[0], "pooling": pooling}]
-            stored = read_vectors(self.store, self.pairs.table, kind, views)
-            self.read[kind, pooling] = stored.x_ND
+            self.read[kind, pooling] = read_vectors(self.store, self.pairs.table, kind, views)
         return self.read[kind, pooling]
 
     @property
@@ -244,8 +246,8 @@ def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
     pairs = problem.pairs
     sides = {}
     for kind in KINDS:
-        x_ND = problem.vectors(kind, params[f"{kind}_pooling"])
-        sides[kind] = SideVectors(x_ND, pairs.index(kind), views=problem.views.get(kind, ()))
+        stored = problem.vectors(kind, params[f"{kind}_pooling"])
+        sides[kind] = SideVectors(stored.x_ND, pairs.index(kind), views=stored.widths)
     return PairVectors(sides, encoded_features(pairs))
 
 
@@ -690,14 +692,12 @@ def _define_search(
         is_fixed = getattr(config, f"{kind}_vectors") is not None
         is_chosen = vectors.views and not is_fixed
         poolings[kind] = vectors.folder.vector_poolings if is_chosen else ("mean",)
-    widths = {kind: vectors.widths for kind, vectors in inputs.vectors.items()}
     problem = SearchProblem(
         pairs=pairs,
         fold=grouped_folds(group, folds, config.seed, pairs.pkd if classes else None),
         group=group,
         store=inputs.store,
         poolings=poolings,
-        views={kind: views for kind, views in widths.items() if len(views) > 1},
         config=config,
         device=resolve_device(config.device),
         objective=objective,

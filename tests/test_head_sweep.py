@@ -442,7 +442,7 @@ def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypa
     expected = []
     sides = {}
     for kind in ("antibody", "antigen"):
-        x_ND = problem.vectors(kind, params[f"{kind}_pooling"])
+        x_ND = problem.vectors(kind, params[f"{kind}_pooling"]).x_ND
         sides[kind] = SideVectors(x_ND, pairs.index(kind))
     vectors = PairVectors(sides)
     for fold in range(3):
