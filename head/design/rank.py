@@ -20,12 +20,11 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.errors import OptionError, OutputError, PredictionError
-from abag.core.files import why_not_writable
+from abag.core.errors import OptionError, PredictionError
 from abag.core.messages import counted, reporting, say
 from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.layout import NOTHING, tables_of
-from abag.embed.tables.table import TableLike, check_writable
+from abag.embed.tables.layout import NOTHING
+from abag.embed.tables.table import TableLike
 from abag.head.design.batches import (
     RULES,
     Aim,
@@ -338,10 +337,11 @@ def rank(
     chosen = RankOptions.from_keywords(options, "rank")
     out = None if out is None else Path(out)
     with reporting(bars=progress):
-        check_table_out(
-            out, sources=(predictions, chosen.measured, chosen.second), force=chosen.force
-        )
-        _check_list(chosen, (predictions, chosen.measured, chosen.second, out))
+        read = (predictions, chosen.measured, chosen.second)
+        check_table_out(out, sources=read, force=chosen.force)
+        if chosen.ordered is not None:
+            orders_path = Path(chosen.ordered)
+            check_table_out(orders_path, sources=(*read, out), force=True, option="--ordered")
         before = file_stamps(predictions)
         predictor = None if chosen.run is None else load_predictor(chosen.run)
         layout, quantity = decide_reading(predictions, chosen, predictor)
@@ -539,23 +539,6 @@ def _say_regimes(
             f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these, "
             "and expects more exactly what a batch holds."
         )
-
-
-def _check_list(options: RankOptions, others: Sequence[TableLike | None]) -> None:
-    """Refuse a list of orders that cannot be written, or that is another file of the command."""
-    if options.ordered is None:
-        return
-    path = Path(options.ordered)
-    check_writable(path)
-    files = list[Path]()
-    for given in others:
-        for table in [] if given is None else tables_of(given):
-            files += [Path(table).resolve()] if isinstance(table, str | Path) else []
-    why = why_not_writable(path, (), force=True, option="--ordered")
-    if path.resolve() in files:
-        why = f"{path}: --ordered is another file of the command; expected a file of its own."
-    if why:
-        raise OutputError(why)
 
 
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:

@@ -335,17 +335,24 @@ def refuse_antigen(options: ReferenceOptions) -> None:
 
 
 def check_table_out(
-    out: Path | None, *more: Path, sources: Sequence[TableLike | None], force: bool
+    out: Path | None,
+    *more: Path,
+    sources: Sequence[TableLike | None],
+    force: bool,
+    option: str = "--out",
 ) -> None:
-    """Refuse a table, and `more` files, that cannot be written, before anything is read."""
+    """Refuse a table that cannot be written, before anything is read.
+
+    `more` files are written beside it, and `sources` are what the command reads and writes, too.
+    """
     if out is None:
         return
     check_writable(out)
-    flat: list[OneTable | None] = []
+    others: list[OneTable | None] = []
     for source in sources:
-        flat += [None] if source is None else tables_of(source)
+        others += [None] if source is None else tables_of(source)
     for path in (out, *more):
-        if why := why_not_writable(path, flat, force=force):
+        if why := why_not_writable(path, others, force=force, option=option):
             raise OutputError(why)
 
 
@@ -643,10 +650,8 @@ def predict(
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
-        check_table_out(explained, sources=(table, chosen.cross), force=chosen.force)
-        if explained is not None and out is not None and explained.resolve() == out.resolve():
-            msg = f"{out}: --explain and --out name one file; expected two. Choose another."
-            raise OutputError(msg)
+        others = (table, chosen.cross, out)
+        check_table_out(explained, sources=others, force=chosen.force, option="--explain")
         quantity = predictor.quantity
         quantity.check_strong(chosen.strong)
         chosen = _fitting(chosen, predictor)
