@@ -566,20 +566,10 @@ _FOUND = {
         "unclear_antibodies",
         "with a chain without a clear J segment, not numbered; --chains auto numbers all",
     ),
-    "constant": (
-        "constant_antibodies",
-        "with residues of constant domains, which harms models of tables that have both kinds; cut "
-        "them off with --antibody-region fv",
-    ),
-    "leader": (
-        "leader_antibodies",
-        "with residues before the variable domain, such as a leader peptide or a tag, which "
-        "harms models of tables that have both kinds; cut them off with --antibody-region fv",
-    ),
-    "tail": (
-        "tail_antibodies",
-        "with residues behind the variable domain that are no constant domain, such as a tag or a "
-        "linker, which harms models of tables that have both kinds; cut them off with "
+    "flanked": (
+        "flanked_antibodies",
+        "with residues beside the variable domain, such as a leader peptide, a tag, a linker or a "
+        "constant domain, which harms models of tables that have both kinds; cut them off with "
         "--antibody-region fv",
     ),
     "unknown chain": (

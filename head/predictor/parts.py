@@ -51,7 +51,7 @@ from abag.head.models.pair_vectors import (
 from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import (
-    SUBSTITUTIONS,
+    RESIDUE_KERNEL,
     common_reference,
     find_residue_sides,
     residue_training,
@@ -176,10 +176,9 @@ def with_searches(
     criteria = [criterion for name, criterion in CRITERIA.items() if name in models]
     if criteria:
         wanted[VECTORS] = (every, {}, criteria)
-    for name in SUBSTITUTIONS:
-        if name in models:
-            _, features, views = residue_training(every, name)
-            wanted[name] = (features, views, ["error"])
+    if RESIDUE_KERNEL in models:
+        _, features, views = residue_training(every)
+        wanted[RESIDUE_KERNEL] = (features, views, ["error"])
     searches = []
     choices = {}
     for columns, (features, views, criteria) in wanted.items():
