@@ -93,7 +93,17 @@ def _errors_in_one_line() -> Iterator[None]:
         if line is None:
             raise
         click.echo(wrap(printable(f"Error: {line}"), sys.stderr), err=True)
+        _give_up_output()
         sys.exit(1)
+
+
+def _give_up_output() -> None:
+    """Drop what a full disk did not take: Python 3.14 would try it again at its end, and say so."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _in_one_line(error: Exception) -> str | None:

@@ -170,9 +170,13 @@ def test_ordered_classes_are_numbered_from_the_lowest():
 @pytest.mark.parametrize(
     ("cells", "options", "said"),
     [
-        (range(ROWS), {"label": "binary"}, "30 values .*which may be counts or classes"),
+        (range(ROWS), {"label": "binary"}, "30 different cells .*--classes NAMES"),
         ([n % 6 for n in range(ROWS)], {}, "does not say what it measures.*--classes 0,1,2,3,4,5"),
-        (["yes", "pos", "no"] * 10, {}, "holds 'pos' and 'yes', which both say yes"),
+        (
+            ["yes", "pos", "no"] * 10,
+            {},
+            "3 different cells .'no', 'pos', 'yes'.; expected a word for each",
+        ),
         (["maybe", *words("no", "yes")[1:]], {}, "row 1.*'maybe'.*expected one of 'no', 'yes'"),
         (words("no", "yes"), {"classes": ("low", "high")}, "has no cell"),
         ([1.5, 2.5] * 15, {"label": "binary"}, "--positive 1.5 or --positive 2.5"),

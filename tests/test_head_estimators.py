@@ -386,6 +386,13 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
         PairVectorizer(store).transform(X)
 
 
+def test_errors_of_invalid_values_are_value_errors_everywhere(X):
+    with pytest.raises(ValueError, match="unknown option 'rule'"):
+        abag.plan(X, rule="mean")
+    for kind in ("Option", "Table", "Column", "Sequence", "Label", "Split"):
+        assert issubclass(getattr(abag, f"{kind}Error"), ValueError)
+
+
 def test_an_error_of_an_estimator_is_a_value_error_that_survives_pickle(store, X, y):
     with pytest.raises(LabelError) as caught:
         AffinityRegressor(store, head="ridge").fit(X, y.where(y < y.max()))

@@ -180,7 +180,7 @@ def test_a_read_only_run_is_said_to_be_before_anything_is_fitted(case, tmp_path,
 def test_a_log_that_is_nested_too_deeply_is_one_line(case, tmp_path):
     run = shutil.copytree(case.runs / "a", tmp_path / "run")
     (run / "metrics.jsonl").write_text("[" * 100_000 + "]" * 100_000 + "\n")
-    assert "a file of the run is damaged (maximum recursion" in one_line("report", run)
+    assert "a file of the run is damaged (" in one_line("report", run)
 
 
 def test_what_dead_processes_left_in_a_finished_run_is_removed(case, tmp_path):

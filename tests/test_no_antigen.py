@@ -346,11 +346,12 @@ def test_antibodies_alone_are_encoded_by_each_encoder_of_the_run(folder, tmp_pat
     counts = predictor.encode(tmp_path / "new", *sides, antibody_encoder="here", device="cpu")
     assert (counts["antibody"]["encoded"], counts["antigen"]["encoded"]) == (1, 0)
     assert all([*table.columns] == ["heavy", "light"] for table, _, _ in calls)
-    alone = {"no_antigen": True, "device": "cpu"}
-    first = {"antibody_encoder": "here", "fingerprints": {"antibody": "a"}, "layers": (3,)} | alone
-    second = {"antibody_encoder": "two", "fingerprints": {"antibody": "b"}} | alone
-    likelihoods = {"kind": "antibody", "loglik": True}
-    assert [options for _, _, options in calls] == [first | likelihoods, first, second]
+    of_all = {"kind": "antibody", "device": "cpu"}
+    first = {"antibody_encoder": "here", "fingerprints": {"antibody": "a"}} | of_all
+    first |= {"antibody_adapter": None, "layers": (3,), "loglik": True}
+    second = {"antibody_encoder": "two", "fingerprints": {"antibody": "b"}} | of_all
+    second |= {"layers": None, "loglik": None}
+    assert [options for _, _, options in calls] == [first, second]
 
 
 @pytest.mark.ci

@@ -247,7 +247,6 @@ def test_an_exact_name_in_one_file_rules_out_similar_ones_of_others(tmp_path):
         assert chains_of(read, "antigen") == [(ANTIGEN,)] * 2
         notes = " ".join(read.notes)
         assert "1 name of a heavy chain alone, 1 name of a heavy and a light chain" in notes
-        assert "2 records of " in notes  # that of "HER2 ECD", and of "spare"
 
 
 def test_a_light_chain_is_not_read_from_the_record_of_a_heavy_one(tmp_path):

@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
-from itertools import product
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
@@ -371,11 +370,6 @@ _THREE_LETTERS = re.compile(
 """Residues by codes of three letters, of which each letter would be read as a residue."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
-_CODONS = map("".join, product("TCAG", repeat=3))
-_RESIDUE_OF_CODON = dict(
-    zip(_CODONS, "FFLLSSSSYY**CC*WLLLLPPPPHHQQRRRRIIIMTTTTNNKKSSRRVVVVAAAADDEEGGGG", strict=True)
-)
-"""The standard genetic code; ``*`` is a stop codon."""
 _BLOCK = 10
 """Least residues of the blocks in which databases print sequences; shorter ones may be words."""
 _FEWEST_BLOCKS = 4  # of one length, which words of a name are not
@@ -389,11 +383,13 @@ _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
 _LONG = 20
 _LONGEST_LINE = 120  # residues of a line in files of sequences
-LONG_RUN = re.compile(f"[{RESIDUES}]{{{_LONG},}}", re.IGNORECASE)
+_RUN = f"[{RESIDUES}]{{{_LONG}}}"
+LONG_RUN = re.compile(_RUN, re.IGNORECASE)
 """Residues that no name has."""
 _OTHER_SEPARATOR = re.compile(
-    rf"{LONG_RUN.pattern}(?:[,;/_+&]|[\[<]SEP[\]>]){LONG_RUN.pattern}", re.IGNORECASE
+    rf"(?<={_RUN})\s*(?:[,;/_+&]|[\[<]SEP[\]>])\s*(?={_RUN})", re.IGNORECASE
 )
+"""Other signs between chains, which are no parts of a name."""
 _LISTED = r"""'([A-Za-z*|:\s]*)'|"([A-Za-z*|:\s]*)"|None|nan"""
 _LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:\s*,\s*(?:{_LISTED}))*\s*,?\s*[\])]\s*")
 """Chains as pandas writes a list of them: ``['EVQ', 'DIQ']``."""
@@ -429,17 +425,6 @@ def are_nucleotides(text: str) -> bool:
     return letters >= set("ACGT") or letters >= set("ACGU")
 
 
-def translated(nucleotides: str) -> str:
-    """Translate nucleotides in three frames; what is between stop codons is joined by ``|``."""
-    bases = "".join(nucleotides.upper().split()).replace("U", "T")
-    open_frames = []
-    for start in range(3):
-        codons = (bases[at : at + 3] for at in range(start, len(bases) - 2, 3))
-        residues = "".join(_RESIDUE_OF_CODON.get(codon, "X") for codon in codons)
-        open_frames += [part for part in residues.split(STOP_CODON) if len(part) >= WHOLE_DOMAIN]
-    return "|".join(open_frames)
-
-
 def is_word(text: str) -> bool:
     """Tell whether a text whose letters may all be residues is written as a word is."""
     stripped = text.strip()
@@ -473,9 +458,9 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
 
 
 def unlisted(text: str) -> str:
-    """Return the chains of a list that was written as text, with ``|`` between them."""
+    """Return text with ``|`` between its chains, which may be a list or joined by another sign."""
     if _LIST.fullmatch(text) is None:
-        return text
+        return text if _CLEAN.fullmatch(text) else _OTHER_SEPARATOR.sub("|", text)
     chains = [single or double for single, double in re.findall(_LISTED, text)]
     return "|".join(filter(None, chains))
 
@@ -537,9 +522,9 @@ def antibody(heavy: object = "", light: object = "") -> Chains:
         If a character is not a residue.
     """
     with located("heavy"):
-        heavy = _normalized(sequence_text(heavy))
+        (heavy,) = parse_chain(sequence_text(heavy)).chains
     with located("light"):
-        light = _normalized(sequence_text(light))
+        (light,) = parse_chain(sequence_text(light)).chains
     if not heavy and not light:
         msg = "antibody: heavy and light are both empty; expected at least one. Give a chain."
         raise EmptySequence(msg)
@@ -553,7 +538,20 @@ def antigen(text: object) -> Chains:
 
 
 def parse_chain(text: str) -> ParsedSequence:
-    """Read one chain, which may be empty."""
+    """Read one chain, which may be empty.
+
+    Raises
+    ------
+    UnknownResidue
+        If a character is not a residue, or there are several chains.
+    """
+    chains = _SEPARATOR.split(text)
+    if len(chains) > 1:
+        msg = (
+            f"{_shortened(text)} has {len(chains)} chains; expected one. Give each a column of its "
+            "own, or name this one with --column antibody=NAME if it holds heavy|light."
+        )
+        raise UnknownResidue(msg)
     return ParsedSequence((_normalized(text),), count_replaced(text))
 
 
@@ -619,11 +617,10 @@ def _normalized(text: str) -> str:
     illegal = _ILLEGAL.search(residues)
     if illegal is None:
         return residues
-    is_between = _OTHER_SEPARATOR.search(residues) is not None
     msg = (
         f"character {illegal[0]!r} at position {text.index(illegal[0]) + 1} of {_shortened(text)} "
         f"is not a valid residue; expected one of {RESIDUES} (or {REPLACED}, which are read as X). "
-        f"{'Write | between two chains, or remove it.' if is_between else 'Correct or remove it.'}"
+        "Correct or remove it."
     )
     raise UnknownResidue(msg)
 

@@ -82,9 +82,9 @@ ROLES: dict[str, tuple[str, ...]] = {
     ),
     "censored": (
         "(is)?(censored|censor|censoring)",
-        "(kd|affinity|aff|label)?(relation|operator|op)",
+        "(kd|affinity|aff|label)?relation",
     ),
-    "assay": ("assay|assayid|assayname", "dataset|study", "source"),
+    "assay": ("assay|assayid|assayname", "dataset|study"),
     "affinity_type": ("(affinity|label|measurement)type",),
     "mutations": (),  # embed.tables.references finds them where there is a parent
     "light_mutations": (),

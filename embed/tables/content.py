@@ -30,7 +30,6 @@ from abag.embed.tables.chains import (
     WHOLE_DOMAIN,
     Kind,
     is_word,
-    translated,
     unlisted,
 )
 from abag.embed.tables.columns import (
@@ -41,7 +40,7 @@ from abag.embed.tables.columns import (
     quote_some,
     simplified,
 )
-from abag.embed.tables.formats import CHUNK_ROWS, cell_text
+from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.table import Table, holds_labels, listed_cells
@@ -74,29 +73,12 @@ LINKER = re.compile("linker", re.IGNORECASE)
 _ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|nt|dna)).*")
 """Names of columns, simplified, that may hold a chain of antigens."""
 MOST_CANDIDATES = 4
-_SAYS_ASSAY = re.compile("assay|stud(y|ies)|dataset")
-"""Names of columns, simplified, that say what they hold, unlike ``source``."""
-_OPERATOR = re.compile("operator|op")
-"""Names of columns, simplified, of relations or of persons."""
-_COMPARISON = re.compile(
-    r"[<>=~≤≥!]|(gt|ge|lt|le|eq|ne|gte|lte|equals?|exact|greater|less|more|above|below|over|under)\b"
-)
-_METHODS = re.compile(
-    r"\b(spr|bli|biacore|octet|carterra|fortebio|elisas?|itc|kinexa|facs|flow|cytometry|mst|htrf|"
-    r"fret|alpha ?(lisa|screen|seq)|assays?|titrations?|tite ?seq|displays?|panning|calorimetry|"
-    r"thermophoresis|fluorescence|anisotropy|polari[sz]ation|interferometry|plasmon|resonance|"
-    r"neutrali[sz]ation|pseudovirus|radioimmunoassay|ria|binding|kinetics?|sensorgrams?|luminex|"
-    r"skempi|ab ?bind|sabdab|abbind|pdbbind|biomap|alphabind|flab|atlas)\b"
-)
-"""Methods of measuring, and collections of measurements, in lower case with spaces for signs."""
 OTHER_STATE = re.compile(
     "germ ?line|parent|wild.?type|(?<![a-z])wt(?![a-z])|naive|unmutated|inferred|ancest|template|"
     "(?<![a-z])uca(?![a-z])",
     re.IGNORECASE,
 )
 """Names of columns of the chains that those of the row were derived from."""
-_UNIT = re.compile(r"[\[(]?(?:[fpnuµμm]?M|[pnuµμm]?g/m?[lL]|nmol/[lL]|k(?:cal|J)/mol)[\])]?")
-"""Units of affinities, as a second line of names has them."""
 _FORMATS = re.compile("(scfv|fab|nanobody|sdab)(chain)?")
 """Names of columns, simplified, that hold antibodies, their names, or whether they are such."""
 _DEFAULTS = TableOptions()
@@ -269,30 +251,10 @@ def holds_nucleotides(table: Table, name: str) -> bool:
     return bool(_sequences_in(table, name, nucleotides=True))
 
 
-def coded_domains(table: Table, name: str) -> set[str]:
-    """Return the types of variable domains that most cells of nucleotides encode."""
-    texts = _sequences_in(table, name, nucleotides=True)
-    types = [{*domain_types(translated(text))} for text in texts]
-    return {role for role in CHAIN_ROLES if 2 * sum(role in held for held in types) > len(texts)}
-
-
 def distinct_texts(table: Table, name: str) -> list[str]:
     """Return distinct texts of a column, from its first rows."""
     cells = table.distinct_cells(name)
     return [*dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))]
-
-
-def region_columns(table: Table) -> list[str]:
-    """List the columns that hold parts of chains, as residues: those named so, or else peptides."""
-    peptides = []
-    for name in table.names:
-        texts = distinct_texts(table, name)
-        letters = {*"".join(texts).upper()}
-        if are_peptides(texts) and not letters <= _NUCLEOTIDE_LETTERS:
-            peptides.append(name)
-    named = [name for name in peptides if REGION.search(name)]
-    others = [name for name in peptides if not (_ANTIGEN_WORDS.search(name) or LINKER.search(name))]
-    return named or others
 
 
 def is_peptide(text: str) -> bool:
@@ -385,19 +347,6 @@ def _first_texts(table: Table, rows: int) -> list[tuple[str, ...]]:
     return [*zip(*columns, strict=True)]
 
 
-def unit_below_header(table: Table) -> str:
-    """Return the first cell of a unit, if the first row holds units instead of a pair."""
-    if table.frame.index[0]:
-        return ""
-    (first,) = _first_texts(table, 1)
-    sequences = {table.columns.get(role) for role in SEQUENCE_ROLES}  # M may be a residue
-    units = []
-    for name, text in zip(table.names, first, strict=True):
-        if name not in sequences and _UNIT.fullmatch(text):
-            units.append(text)
-    return units[0] if units and not any(map(LONG_RUN.search, first)) else ""
-
-
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
     """Spell the options that give roles other columns."""
     return " ".join(column_option(role, name) for role, name in roles)
@@ -470,33 +419,6 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     kept = {role: name for role, name in table.columns.items() if role not in replaced_by}
     ties = {role: names for role, names in table.ties.items() if role not in replaced_by}
     return replace(table, columns=kept, ties=ties), ignored
-
-
-def without_doubtful_roles(table: Table, options: TableOptions) -> Table:
-    """Return a table whose assays and relations are such by their names, cells or the options.
-
-    A column ``source`` may be of species, cohorts or publications, and ``operator`` of persons.
-    """
-    columns = dict(table.columns)
-    assay = columns.get("assay")
-    if assay is not None and "assay" not in options.columns:
-        says_assay = _SAYS_ASSAY.search(simplified(assay))
-        if not (says_assay or _names_methods(table, assay)):
-            del columns["assay"]
-    relation = columns.get("censored", "")
-    if _OPERATOR.fullmatch(simplified(relation)) and "censored" not in options.columns:
-        texts = [cell_text(cell).strip("'\" ").lower() for cell in table.distinct_cells(relation)]
-        if texts and not any(map(_COMPARISON.match, texts)):
-            del columns["censored"]
-    return replace(table, columns=columns)
-
-
-def _names_methods(table: Table, name: str) -> bool:
-    """Tell whether most distinct cells of a column name a method or collection."""
-    texts = distinct_texts(table, name)
-    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in texts]
-    filled = [text for text in words if text]
-    return 2 * sum(_METHODS.search(text) is not None for text in filled) > len(filled)
 
 
 def _holds_measurements(table: Table, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Formats of tables: text, Excel, JSON Lines, FASTA and Parquet, read in chunks of rows.
+"""Formats of tables: text, Excel, JSON, FASTA and Parquet, read in chunks of rows.
 
 Promises that every column and row of a file is there, unchanged, or that one line says what is
 wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
@@ -19,7 +19,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -247,13 +247,12 @@ def _read_top(file: IO[bytes]) -> _Top:
         separator = _separator(above[-1], line)
         if not line or _fields(above[-1], separator) == _fields(line, separator) > 1:
             return _Top(above[:-1], [], separator)
-    lines = [line]
-    while _is_title(lines[-1]) and len(lines) <= MOST_TITLES:
-        lines.append(file.readline())
-    *titles, header, row = [*lines, file.readline()]
+    lines = [line, *islice(file, MOST_TITLES + 1), b""]
+    number = _count_titles(map(_cells_of, lines))
+    header, row = lines[number : number + 2]
     separator = _separator(header, row)
-    if not titles or _fields(header, separator) == _fields(row, separator) > 1:
-        return _Top(above, titles, separator)
+    if not number or _fields(header, separator) == _fields(row, separator) > 1:
+        return _Top(above, lines[:number], separator)
     return _Top(above, [], _separator(lines[0], lines[1]))
 
 
@@ -274,11 +273,24 @@ def _fields(line: bytes, separator: str) -> int:
     return 1 + _QUOTED.sub(b"x", line).count(separator.encode())
 
 
-def _is_title(line: bytes) -> bool:
-    """Tell whether a line is blank, or has one cell, of text, before separators."""
-    cells = _QUOTED.sub(b"x", line).strip(b" ,;\t\r\n")
-    is_one = re.search(rb'[,;\t\r"]', cells) is None and not _QUOTED_NAMES.fullmatch(line)
-    return line != b"" and is_one and not LONG_RUN.search(line.decode("utf-8", "replace"))
+def _cells_of(line: bytes) -> list[str]:
+    """Divide a line of text at all marks that may separate its cells, outside of quotes."""
+    if _QUOTED_NAMES.fullmatch(line):
+        return line.decode("utf-8", "replace").split()
+    bare = _QUOTED.sub(lambda cell: re.sub(rb'[,;\t\r"]', b" ", cell[0]), line)
+    cells = re.split(r'[,;\t\r"]', bare.decode("utf-8", "replace").rstrip("\r\n"))
+    return [cell.strip() for cell in cells]
+
+
+def _count_titles(rows: Iterable[Sequence[str]]) -> int:
+    """Count the rows that are blank, or have one cell of text, above the first with several."""
+    for number, cells in enumerate(islice(rows, MOST_TITLES + 1)):
+        filled = [*filter(None, cells)]
+        if len(filled) > 1:
+            return number
+        if any(map(LONG_RUN.search, filled)):
+            break
+    return 0
 
 
 def _remarks_on_titles(lines: Sequence[str]) -> list[str]:
@@ -482,14 +494,11 @@ def _filled_part(
 ) -> pd.DataFrame | None:
     """Return the text of the cells of a sheet, less titles, empty columns and empty rows around.
 
-    Add to the `remarks` the titles, which columns of numbers are shown otherwise than stored, and
-    how many rows are crossed out.
+    Add to the `remarks` the titles, and which columns of numbers are shown otherwise than stored.
     """
     sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
     formats: dict[int, tuple[str, str]] = {}
-    struck: dict[int, str] = {}
-    has_struck = any(font.strike for font in sheet.parent._fonts)  # else no cell is asked
     for row, cells_of_row in enumerate(sheet.iter_rows()):
         for column, cell in enumerate(cells_of_row):
             if text := cell_text(_with_powers(cell.value)):
@@ -499,8 +508,6 @@ def _filled_part(
                     else:
                         formats.setdefault(column, (cell.number_format, text))
                 filled[row, column] = text
-                if has_struck and cell.font.strike:
-                    struck.setdefault(row, cell.coordinate)
     if not filled:
         return None
     first_row, _ = min(filled)
@@ -515,9 +522,9 @@ def _filled_part(
         )
         raise ValueError(msg)
     cells = pd.Series(filled, dtype=object).unstack(fill_value="").reindex(rows, fill_value="")
-    titles = _count_titles(cells)
+    titles = _count_titles(cells.iloc[: MOST_TITLES + 1].to_numpy().tolist())
     if titles:
-        remarks += _remarks_on_titles(cells.iloc[:titles, 0].tolist())
+        remarks += _remarks_on_titles(cells.iloc[:titles].agg("".join, axis=1).tolist())
         below = cells.iloc[titles:]
         cells = below.loc[:, (below != "").any()]
     for column, (number_format, text) in formats.items():
@@ -528,25 +535,7 @@ def _filled_part(
                 f"column {name!r} is shown in the number format {number_format!r}, and read as it "
                 f"is stored, such as {text}"
             )
-    if struck:
-        rows_struck = counted(len(struck), "row")
-        remarks.append(
-            f"{rows_struck} with cells that are struck through, the first is "
-            f"{next(iter(struck.values()))}, read as others: remove what is not to be used"
-        )
     return cells
-
-
-def _count_titles(cells: pd.DataFrame) -> int:
-    """Count the rows with one cell, of text, at most above the first row with several."""
-    top = cells.iloc[: MOST_TITLES + 1]
-    for number, row in enumerate(top.to_numpy().tolist()):
-        filled = [*filter(None, row)]
-        if len(filled) > 1:
-            return number
-        if filled and (not row[0] or LONG_RUN.search(row[0])):
-            break
-    return 0
 
 
 def _with_powers(value: object) -> object:

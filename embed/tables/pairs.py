@@ -509,7 +509,9 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
 
 
 def table_of(chains: Mapping[Kind, Sequence[Chains]]) -> pd.DataFrame:
-    """Return a table of pairs, given the chains of the antibody, and of any antigen, of each."""
+    """Return a table of pairs, or of sequences of one kind, given the chains of each."""
+    if "antibody" not in chains:
+        return pd.DataFrame({"antigen": ["|".join(antigen) for antigen in chains["antigen"]]})
     table = pd.DataFrame(chains["antibody"], columns=["heavy", "light"])
     if "antigen" in chains:
         table["antigen"] = ["|".join(antigen) for antigen in chains["antigen"]]
@@ -563,20 +565,10 @@ _FOUND = {
         "unclear_antibodies",
         "with a chain without a clear J segment, not numbered; --chains auto numbers all",
     ),
-    "constant": (
-        "constant_antibodies",
-        "with residues of constant domains, which harms models of tables that have both kinds; cut "
-        "them off with --antibody-region fv",
-    ),
-    "leader": (
-        "leader_antibodies",
-        "with residues before the variable domain, such as a leader peptide or a tag, which "
-        "harms models of tables that have both kinds; cut them off with --antibody-region fv",
-    ),
-    "tail": (
-        "tail_antibodies",
-        "with residues behind the variable domain that are no constant domain, such as a tag or a "
-        "linker, which harms models of tables that have both kinds; cut them off with "
+    "flanked": (
+        "flanked_antibodies",
+        "with residues beside the variable domain, such as a leader peptide, a tag, a linker or a "
+        "constant domain, which harms models of tables that have both kinds; cut them off with "
         "--antibody-region fv",
     ),
     "unknown chain": (

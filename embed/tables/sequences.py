@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
-    ANTIBODY_ROLES,
     CHAIN_ROLES,
     LIGHT_MUTATIONS,
     LONG_RUN,
@@ -65,8 +64,6 @@ from abag.embed.tables.content import (
     SHORT,
     SHORTEST_PEPTIDE,
     antigen_candidates,
-    coded_domains,
-    distinct_texts,
     domain_cells,
     holds_names,
     holds_nucleotides,
@@ -76,9 +73,7 @@ from abag.embed.tables.content import (
     matrix_columns,
     names_as_residues,
     refuse_other_header,
-    region_columns,
     role_by_content,
-    unit_below_header,
     unused_columns,
 )
 from abag.embed.tables.mutations import (
@@ -99,10 +94,8 @@ from abag.embed.tables.numbering import (
     chain_types,
     cut_to_domains,
     domain_types,
-    find_leaders,
-    find_tails,
+    find_flanked,
     find_types,
-    have_constant_domain,
     have_motif,
     place_chains,
 )
@@ -122,11 +115,8 @@ REASONS: dict[type[AbagError], str] = {
 UNREADABLE = tuple(REASONS)
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
 NUMBERED_AT_MOST = 200
-PARTS_OF_DOMAIN = 7  # frameworks and CDRs
 _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 """Names of antigens such as BA.1 and IL-6, and no number."""
-_POSITION = re.compile(r"[HLK]?\d{1,3}[A-Z]?(\.\d)?")
-"""A column of residues of one position."""
 _NEEDS_PARENT = (
     "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
 )
@@ -409,7 +399,8 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
             chains[i], words = cut_to_domains(chains[i])
             forms[i] = "+".join(filter(None, [forms[i], *words]))
     else:
-        _mark_flanks(column)
+        heavies, lights = zip(*chains, strict=True)
+        column.mark("flanked", [*{*find_flanked(heavies, "heavy"), *find_flanked(lights, "light")}])
     has_column = table.has("heavy")
     without_heavy = []
     for i, (heavy, _) in enumerate(chains):
@@ -434,7 +425,6 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
     if references.parent is not None:
         parent = parse_antibody(references.parent)
         return ParsedColumn.constant(len(table.frame), parent, references.parent)
-    _refuse_empty(table, options)
     if table.has("antibody"):
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
@@ -464,41 +454,14 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         _refuse_names(column, table, references, role)
     absent = ParsedColumn.constant(len(table.frame), ParsedSequence(("",)))
     names = quote_names([table.column(role) for role in roles])
-    advice = "Give a chain, or remove the row."
-    unit = unit_below_header(table)
-    if unit:
-        advice = (
-            f"The first row holds units, such as {quoted(unit)}: write them into the names above, "
-            "and remove it. In others, give a chain, or remove the row."
-        )
     heavy = parsed.get("heavy", absent)
-    return _join(heavy, parsed.get("light", absent), f"column {names}", advice)
-
-
-def _refuse_empty(table: Table, options: TableOptions) -> None:
-    """Refuse a table whose columns of antibodies are empty, and say which one may hold them."""
-    roles = ("antibody",) if table.has("antibody") else CHAIN_ROLES
-    names = [table.column(role) for role in roles if table.has(role)]
-    if not names or table.frame.index[0] or any(map(table.distinct_cells, names)):
-        return
-    contents = {role_by_content(table, name) for name in unused_columns(table)}
-    if contents.isdisjoint(ANTIBODY_ROLES):
-        return
-    columns, verb = ("columns", "are") if len(names) > 1 else ("column", "is")
-    msg = (
-        f"{table.source}: {columns} {quote_names(names)} {verb} empty; expected antibodies. Name "
-        "others with --column heavy=NAME, --column light=NAME or --column antibody=NAME. "
-        f"{_suggest_columns(table, options)}"
-    )
-    raise MissingColumn(msg)
+    return _join(heavy, parsed.get("light", absent), f"column {names}")
 
 
 def describe_unused_chains(
     column: ParsedColumn, table: Table, options: TableOptions, ignored: Sequence[str]
 ) -> list[str]:
     """Refuse a table with unused columns of variable domains; say which the user left out.
-
-    Nucleotides are looked at where no antibody has the chain that they encode.
 
     `column` has its antibodies, and `ignored` are columns that options replace. A column that
     repeats chains of the antibodies, or parts of them, holds no other domain.
@@ -513,7 +476,6 @@ def describe_unused_chains(
     decided = {role for role in CHAIN_ROLES if role in options.columns}
     if options.parent is not None or "antibody" in options.columns:
         decided = {*CHAIN_ROLES}
-    _refuse_coded_chains(column, table, decided)
     notes = []
     # another column may hold the chains of the rows in which that of the user is empty
     partly = {role: name for role in CHAIN_ROLES if (name := options.columns.get(role))}
@@ -561,22 +523,6 @@ def describe_unused_chains(
         )
         raise TableError(msg)
     return notes
-
-
-def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: Set[str]) -> None:
-    """Refuse a table that has a chain of its antibodies as nucleotides alone."""
-    good = [column.chains[i] for i in column.good]
-    for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):
-        if role in decided or any(chains):
-            continue
-        for name in unused_columns(table):
-            if role in coded_domains(table, name):
-                msg = (
-                    f"{table.source}: column {name!r} holds nucleotides of {role} variable "
-                    f"domains, and no column holds {role} chains; expected amino acids. Translate "
-                    f"it, or leave it out with {column_option(role, '')}."
-                )
-                raise TableError(msg)
 
 
 def _new_domains(text: str, chains: Sequence[str]) -> set[str]:
@@ -638,33 +584,11 @@ def _advise_without_sequences(table: Table, options: TableOptions) -> str:
     mutations = columns_of_mutations(table)
     if mutations:
         return f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
-    positions = filter(_POSITION.fullmatch, table.names)
-    residues = [name for name in positions if _holds_residues(table, name)]
-    if len(residues) >= WHOLE_DOMAIN:
-        return (
-            f"{quote_some(residues)} hold one residue each, as ANARCI numbers them: join those of "
-            "each chain, without gaps, into a column."
-        )
-    regions = region_columns(table)
-    if regions:
-        verb = "holds" if len(regions) == 1 else "hold"
-        whole = "the chain of the parent with each CDR in the place of its own"
-        if len(regions) >= PARTS_OF_DOMAIN:
-            whole = "FR1, CDR1, FR2, CDR2, FR3, CDR3 and FR4, joined in this order"
-        return (
-            f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
-            f"column, for example {whole} ({CDR_PAGE})."
-        )
     return (
-        "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
-        "table of names and sequences with --sequences FILE."
+        "No column holds sequences: add columns with those of whole chains, joined from their "
+        f"positions or regions if the table has these ({CDR_PAGE}), or give a FASTA file or table "
+        "of names and sequences with --sequences FILE."
     )
-
-
-def _holds_residues(table: Table, name: str) -> bool:
-    """Tell whether each cell of a column is one residue or a gap."""
-    texts = distinct_texts(table, name)
-    return bool(texts) and all(text in f"{RESIDUES}-." for text in texts)
 
 
 def _any_of(options: Sequence[str]) -> str:
@@ -686,7 +610,7 @@ def _advise_antigen(table: Table, options: TableOptions) -> str:
     )
 
 
-def _join(heavy: ParsedColumn, light: ParsedColumn, where: str, advice: str) -> ParsedColumn:
+def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
     codes, places = _distinct_pairs(heavy.codes, light.codes, len(light.chains))
     heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
@@ -697,7 +621,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str, advice: str) -> 
         h, k = places[i]
         bad[i] = heavy.bad.get(h) or light.bad[k]
     stopped = np.isin(heavy_N, heavy.stopped) | np.isin(light_N, light.stopped)
-    msg = f"{where}: no antibody chain; expected at least one. {advice}"
+    msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
     no_chain = BadCell("antibody", REASONS[EmptySequence], "", msg, EmptySequence)
     for i, pair in enumerate(chains):
         if not any(pair):
@@ -824,18 +748,6 @@ def _refuse_names(
             "sequences with --column heavy=NAME and --column light=NAME."
         )
         raise MissingColumn(msg)
-
-
-def _mark_flanks(column: ParsedColumn) -> None:
-    """Mark the antibodies that have residues beside their variable domains."""
-    heavies, lights = zip(*column.chains, strict=True)
-    constant_heavy = have_constant_domain(heavies)
-    constant_light = have_constant_domain(lights)
-    column.mark("constant", np.flatnonzero(constant_heavy | constant_light).tolist())
-    leaders = {*find_leaders(heavies, "heavy"), *find_leaders(lights, "light")}
-    column.mark("leader", sorted(leaders))
-    for texts, is_constant in ((heavies, constant_heavy), (lights, constant_light)):
-        column.mark("tail", [i for i in find_tails(texts) if not is_constant[i]])
 
 
 def _refuse_parts(column: ParsedColumn, table: Table) -> None:

@@ -36,7 +36,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import read_bounds, read_texts
+from abag.embed.tables.table import CellNumbers, read_bounds, read_texts
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -177,14 +177,14 @@ class Column:
         return self.table.frame[self.name].dropna()
 
     @cached_property
-    def bounds(self) -> tuple[Floats, NDArray[np.int8]]:
-        """The numbers of the cells, (R,), NaN for others, and on which side of them values lie."""
+    def bounds(self) -> CellNumbers:
+        """The numbers of the cells, and on which side of them values lie."""
         return read_bounds(self.table.frame[self.name])
 
     @property
     def numbers(self) -> Floats:
         """The numbers of the cells, bounds included, (R,); NaN for others."""
-        return self.bounds[0]
+        return self.bounds.values
 
     def repeats(self, other: Column) -> bool:
         """Tell whether it has the affinities of another column in the unit that its name states."""
@@ -198,8 +198,9 @@ class Column:
 
     def _as_pkd(self) -> tuple[Floats, NDArray[np.int8]]:
         unit = self.header.units[0]
-        numbers, side = self.bounds
-        return to_pkd(numbers, unit), side if UNITS[unit].stronger == "higher" else -side
+        side = self.bounds.sides
+        is_stronger_above = UNITS[unit].stronger == "higher"
+        return to_pkd(self.numbers, unit), side if is_stronger_above else -side
 
     @property
     def holds_numbers(self) -> bool:

@@ -8,7 +8,6 @@ R rows of a table, P pairs.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -76,20 +75,6 @@ LEAST_RANKED = 5
 """Rows from which it does: two are always in the same order or in the opposite one."""
 COUNTED_ROWS = ("rows", "other_affinity_type_rows", "skipped_labels")
 """Counts of `LabelledPairs` that `LabelledPairs.rows_text` tells."""
-_WRITTEN = (
-    (
-        r".*\d\s*(?:±|\+\s*/?\s*-|\()\s*[\d.].*",
-        "the value, and its error into a column of its own, which --error reads",
-    ),
-    (
-        r".*\d(?:,|['’_ ](?=\d{3}(?!\d)))\d.*|.*\d(?:\.\d{3})+",
-        "a point before decimals, and nothing between thousands",
-    ),
-    (r"(?:.*\d\s*[x×*·]\s*10|10\s*[\^⁻⁺]).*", "its power of ten as in 1.5e-09"),
-    (r"(?:[<>≤≥]=?|below|above)\s*[A-Za-z]+", "the limit as a number, such as <0.1"),
-    (r".*\d\s*(?:[fpnuµμm]?M|[pnuµμm]?g/m?[lL]|%)", "the number alone, in the unit of the column"),
-)
-"""Numbers as publications write them, and how a table has them."""
 OF_PREDICTIONS = ("prediction", "sigma")
 """Roles of columns that `rank` reads, and nothing that learns from a table."""
 FLOOR_SHARE = 0.05
@@ -713,27 +698,21 @@ def _bad_cell(
         expected = f"a {noun} from {low:g} to {high:g}"
     else:
         is_log = quantity.is_log or UNITS[unit].takes_log
-        expected = f"a {'positive' if is_log else 'finite'} number such as 1234.5"
+        expected = (
+            f"a {'positive' if is_log else 'finite'} number alone, with a point before decimals "
+            "and nothing between thousands, such as 1.5e-09, or a bound such as <0.1"
+        )
     advice = "Fix it."
-    text = str(value).strip()
-    written = [way for pattern, way in _WRITTEN if re.fullmatch(pattern, text)]
-    if written:
-        advice = f"Write {written[0]}."
-    elif quantity.is_log:
-        advice = "Write the limit of detection, such as <0.1, or give --scale linear."
     if quantity.classes:
         advice = "Fix it, or leave out what is of no class with --bad-rows skip."
-    elif says_no_binding(value) and not quantity.affinity:
-        advice = (
-            "Write a bound, such as <5, or give it with --no-binding VALUE; leave out what was not "
-            "measured with --bad-rows skip."
-        )
     elif says_no_binding(value):
-        bound = UNITS[unit].bound_of_a_non_binder
+        bound = f"{UNITS[unit].bound_of_a_non_binder} ({unit})" if quantity.affinity else "<5"
         advice = (
-            f"Write a non-binder as a bound, such as {bound} ({unit}), or let abag fit read it so "
-            f"with --no-binding {bound[1:]}; skipped, it is lost."
+            f"Write a non-binder as a bound, such as {bound}, or give it with --no-binding VALUE; "
+            "leave out what was not measured with --bad-rows skip."
         )
+    elif quantity.is_log:
+        advice = "Write the limit of detection, such as <0.1, or give --scale linear."
     error = (
         f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
         f"{expected}. {advice}"

@@ -27,18 +27,17 @@ from abag.core.messages import counted, quoted, say
 from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import (
     SIDES,
-    SIGN_OF_WORDS,
     Table,
-    meaning_of_commas,
     read_bounds,
     read_numbers,
     read_texts,
     says_no_binding,
+    signs_of_words,
 )
 from abag.head.labels.classes import read_classes, refuse_two_values
-from abag.head.labels.column import LabelLayout
+from abag.head.labels.column import ColumnMeaning, LabelLayout
 from abag.head.labels.features import ColumnBeside
-from abag.head.labels.headers import PKD, USUAL_PKD, Quantity, outside, to_pkd
+from abag.head.labels.headers import USUAL_PKD, Quantity, outside, to_pkd
 from abag.head.labels.options import ANTIBODY_KDA, UNITS, Label, Replicates
 
 LARGEST = 1e100
@@ -60,14 +59,10 @@ SAME_PKD = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Affinities:
+class Affinities(ColumnMeaning):
     """Values of a column as pKd, or of another quantity as they are, and what was read."""
 
     source: str
-    column: str
-    unit: Label
-    why: str
-    """What says that the column has this unit."""
     raw: Floats
     """Shape (R,); the numbers of the cells, NaN for other cells."""
     pkd: Floats
@@ -83,9 +78,8 @@ class Affinities:
     """What they are read as."""
     floor: float | None = None
     """The same in pKd; None if they are refused."""
-    quantity: Quantity = PKD
     commas: str = ""
-    """What commas in the cells are, as `meaning_of_commas` says."""
+    """What commas in the cells are, as `CellNumbers` says."""
 
     def describe(self, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
@@ -167,11 +161,12 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         raise LabelError(msg)
     cells = table.frame[column]
     is_weaker_above = UNITS[unit].stronger == "lower"
+    commas = ""
     if meaning.quantity.classes:
         raw = pkd = read_classes(cells, meaning.quantity.classes)
         side = np.zeros(len(raw), np.int8)
     else:
-        raw, side = read_bounds(cells)
+        raw, side, commas = read_bounds(cells)
         pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
     affinities = Affinities(
         source=table.source,
@@ -184,7 +179,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         no_binding=np.zeros(len(raw), np.bool_),
         molar_mass_kda=options.molar_mass_kda,
         quantity=meaning.quantity,
-        commas=meaning_of_commas(cells),
+        commas=commas,
     )
     if meaning.quantity.classes:
         return affinities
@@ -295,9 +290,9 @@ def _read_relations(table: SequenceTable, column: str) -> tuple[pd.Series, Float
     Sides are as in `LabelledPairs.censored`, of what the column is of, Kd or pKd.
     """
     text = read_texts(table.frame[column]).str.strip("'\" ")  # ChEMBL writes '>'
-    text = text.str.lower().replace({**SIGN_OF_WORDS, **dict.fromkeys(_EXACT, "=")})
+    text = text.str.lower().replace({**signs_of_words(column), **dict.fromkeys(_EXACT, "=")})
     side = text.str[:1].map(SIDES)
-    bound = read_bounds(text)[0]
+    bound = read_bounds(text).values
     signs = "".join(SIDES)
     is_relation = text.str.fullmatch(f"[{signs}]*").to_numpy(np.bool_)
     refuse_cells(

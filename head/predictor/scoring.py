@@ -795,7 +795,7 @@ def predict_pair(
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
     if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
-        files = tuple(file.path for file in predictor.layout.sequences if not file.why_not())
+        files = [path for path in predictor.layout.sequences if Path(path).exists()]
         antigen = read_antigen(antigen, files)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."

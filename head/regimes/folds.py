@@ -809,8 +809,6 @@ def _with_validation_part(split: Split, groups: PairGroups, where: str) -> Split
     group = split.group
     held_out = "groups of the split"
     for kind in ("antigen", "antibody"):
-        if not groups.are_clustered(kind):
-            continue
         clusters = groups.of_method(kind)
         if not np.isin(clusters[split.rows(TEST)], clusters[split.rows(TRAIN)]).any():
             group = clusters
