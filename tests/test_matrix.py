@@ -119,7 +119,7 @@ def test_a_matrix_of_values_that_are_no_pkd_needs_their_unit(tmp_path, unit):
 
 def test_a_panel_without_a_column_of_antigens_is_told_of_the_option():
     panel = CELLS[["heavy", "light"]].assign(WT="1.2", BA1=[">10", "3", "0.1"], XBB=7.5)
-    with pytest.raises(ColumnError, match="If each antigen has a column of labels, add --matrix"):
+    with pytest.raises(ColumnError, match="add --matrix if each antigen has a column of labels"):
         read_sequences(panel)
 
 
