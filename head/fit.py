@@ -558,11 +558,7 @@ def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[Train
     largest = max(len(learned_rows(split)) for split in splits)
     on_cpu = trainings.device.type == "cpu" and trainings.inputs.pairs.censored.any()
     threads = count_threads(len(tasks), largest, count_cores()) if on_cpu else 1
-    if threads == 1:
-        for task in tasks:
-            task.run()
-    else:
-        run_tasks(Stage("fit: bounds of labels", tasks, threads))
+    run_tasks(Stage("fit: labels", tasks, threads))
     return [collected[i] for i in range(len(splits))]
 
 

@@ -103,6 +103,7 @@ def words(no, yes):
         ("binder", words("Faux", "Vrai")),
         ("polyreactive", words("neg", "pos")),
         ("label", ANSWERS.astype(float)),
+        ("Label", 2 * ANSWERS - 1),
         ("class", words("negative", "positive")),
         ("hit", words("N", "Y")),
         ("Interaction label", ANSWERS),

@@ -456,9 +456,7 @@ def _recall(
 def _precision(
     pkd: Floats, predicted: Floats, threshold: float, weight: Floats | None = None
 ) -> float | None:
-    picked = predicted >= threshold
-    of_picked = None if weight is None else weight[picked]
-    return _mean(pkd[picked] >= threshold, of_picked) if picked.any() else None
+    return _recall(predicted, pkd, threshold, weight)  # of those picked, which are strong
 
 
 def _average_precision(

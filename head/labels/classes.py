@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BINARY: Label = "binary"
 ORDERED: Label = "classes"
 _ANSWERS = (
-    ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-", "+"),
+    ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-1", "1"), ("-", "+"),
     # also as Excel writes TRUE and FALSE
     ("nein", "ja"), ("falsch", "wahr"), ("faux", "vrai"), ("falso", "verdadero"), ("falso", "vero"),
     ("onwaar", "waar"),

@@ -30,7 +30,7 @@ from abag.core.arrays import hash_arrays
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, keep_freed_memory
 from abag.core.errors import RunError, TrainingError
 from abag.core.files import json_text, make_folder, write_text
-from abag.core.messages import Forecast, bar, detail, say, tell_share
+from abag.core.messages import detail, say, tell_share
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.models.pair_vectors import PairVectors, TrainedHeads
@@ -188,16 +188,8 @@ class ResumableTraining(ABC):
             self._announce()
             if self.resumed_from_step is not None:
                 say(f"{self.name}: resuming from step {self.resumed_from_step}")
-        steps = {"total": self.epochs * self.steps_per_epoch, "initial": self.progress.step}
-        before = self._share_done()
-        tell_share(before, before=True)
-        begun_s = time.monotonic()
-
-        def forecast() -> Forecast | None:
-            return Forecast.of(time.monotonic() - begun_s, self._share_done(), before)
-
-        drawing = bar(**steps, desc=self.name, unit="step", forecast=forecast)
-        with drawing as drawn, delayed_signals() as received:
+        tell_share(self._share_done(), before=True)
+        with delayed_signals() as received:
             while not received and not self._is_finished():
                 epoch, first_step = divmod(self.progress.step, self.steps_per_epoch)
                 self._begin_epoch(epoch, first_step)
@@ -208,7 +200,6 @@ class ResumableTraining(ABC):
                         self._end_epoch(epoch + 1)
                     if self._save_is_due():
                         self.save()
-                    drawn.update()
                     tell_share(self._share_done())
                     if received:
                         break
