@@ -97,7 +97,7 @@ L_seq|seq_light|AA VL|variable light chain|light variable domain|VL (aa)|VL/VK|I
 Lchain|fv_light|mAb light chain|ab_lc_seq|antibody_light_chain_sequence|LC protein sequence
 LC full length|K|LCVR_sequence|light region|light_chain_variable_region|vl_region|light_protein|Vκ
 Vλ seq|chain L|light_variable_region_sequence|Fab light chain|fab_l|V-L|Light.Chain|light1|VL [Fv]
-mut_light_chain_seq|sequence 2
+mut_light_chain_seq|sequence 2|igl_vj_aa|IGK VJ (aa)
 """
 HEAVY_HEADERS = """
 heavy|heavy_chain|HC|VH|vh_seq|VH_sequence|vh_sequence_aa|heavy_AA_sequence|sequence_heavy|VH domain
@@ -107,7 +107,7 @@ AA VH|H|H_seq|variable heavy chain|heavy variable domain|VH (aa)|VH/VHH|IgH sequ
 fv_heavy|Hchain|mAb heavy chain|ab_hc_seq|antibody_heavy_chain_sequence|HC protein sequence
 HC full length|chain H|HCVR_sequence|heavy region|heavy_chain_variable_region|vh_region
 heavy_protein|heavy_region_aa|fab_h|heavy_variable_region_sequence|Fab heavy chain|V-H|Heavy.Chain
-heavy1|VH [Fv]|mut_heavy_chain_seq|nanobody sequence|sdAb_aa|VHH domain|sequence 1
+heavy1|VH [Fv]|mut_heavy_chain_seq|nanobody sequence|sdAb_aa|VHH domain|sequence 1|IGH VDJ (aa)
 """
 
 

@@ -34,7 +34,6 @@ from abag.embed.tables.chains import (
     unlisted,
 )
 from abag.embed.tables.columns import (
-    UNNAMED,
     MissingColumn,
     column_option,
     may_hold,
@@ -44,7 +43,7 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import Table, holds_labels, listed_cells
+from abag.embed.tables.table import Table, listed_cells
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -443,16 +442,6 @@ def _holds_measurements(table: Table, name: str) -> bool:
     numbers = pd.to_numeric(cells, errors="coerce")
     is_any_broken = cells.str.contains(".", regex=False).any()
     return bool(cells.empty or (numbers.notna().all() and is_any_broken))
-
-
-def matrix_columns(table: Table) -> list[str]:
-    """List the unused columns of numbers or bounds: each may hold the labels of one antigen."""
-    if "pkd" in table.columns:
-        return []
-    used = {*table.columns.values()}
-    cells = table.frame.iloc[:CHUNK_ROWS]
-    names = [name for name in table.names if name not in used and not UNNAMED.fullmatch(name)]
-    return [name for name in names if holds_labels(cells[name].dropna().astype(str))]
 
 
 def antigen_candidates(table: Table) -> list[str]:

@@ -70,7 +70,6 @@ from abag.embed.tables.content import (
     holds_nucleotides,
     is_peptide,
     is_sequence,
-    matrix_columns,
     names_as_residues,
     refuse_other_header,
     role_by_content,
@@ -85,11 +84,9 @@ from abag.embed.tables.mutations import (
     mutate,
     of_chain,
     one_letter,
-    propose_numbers,
 )
 from abag.embed.tables.numbering import (
     HEAVY_TYPE,
-    HISTIDINE_TAG,
     LIGHT_TYPE,
     UNCLEAR_TYPE,
     chain_types,
@@ -121,7 +118,6 @@ _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 _NEEDS_PARENT = (
     "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
 )
-FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
@@ -295,7 +291,6 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
-    variants: list[tuple[str, str]] = []
     for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[-1]}", delay=2)):
         text = "; ".join(filter(None, changes[change]))
         try:
@@ -303,19 +298,12 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             parent_text = parents[parent]
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
-            variants.append((parent_text, text))
             parsed = parse(mutate(parent_text, text, rules))
             # mutations are of standard residues
             of_parent = parsed._replace(replaced=count_replaced(parent_text))
             column.read(i, of_parent, parent_text)
         except UNREADABLE as error:
             column.refuse(i, kind, text, error, where)
-    misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
-    hint = propose_numbers(variants, rules) if misfits else ""
-    if hint:
-        for i in misfits:
-            cell = column.bad[i]
-            column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
     return column
 
 
@@ -680,9 +668,6 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
     column = _read_antigens(table, options, references)
     column.mark("short antigen", _with_short_chain(column.chains))
     column.mark("stopped antigen", column.stopped)
-    joined = pa.array(map("|".join, column.chains), pa.large_string())
-    is_tagged = have_motif(HISTIDINE_TAG, joined)
-    column.mark("tagged antigen", np.flatnonzero(is_tagged).tolist())
     return column
 
 
@@ -702,10 +687,7 @@ def _read_antigens(table: Table, options: TableOptions, references: References) 
         candidates = antigen_candidates(table)
         if candidates:
             advice += f". {quote_names(candidates)} may hold it"
-        by_antigen = matrix_columns(table)
-        if len(by_antigen) >= FEWEST_OF_MATRIX:
-            shown = quote_some(by_antigen)
-            advice += f". If {shown} are antigens, whose labels are in their cells, add --matrix"
+        advice += ". If each antigen has a column of labels, add --matrix"
         table.column("antigen", advice)
     column = parse_column(table, "antigen", parse_antigen, references)
     _refuse_antigen_names(column, table, options, references)

@@ -335,17 +335,24 @@ def refuse_antigen(options: ReferenceOptions) -> None:
 
 
 def check_table_out(
-    out: Path | None, *more: Path, sources: Sequence[TableLike | None], force: bool
+    out: Path | None,
+    *more: Path,
+    sources: Sequence[TableLike | None],
+    force: bool,
+    option: str = "--out",
 ) -> None:
-    """Refuse a table, and `more` files, that cannot be written, before anything is read."""
+    """Refuse a table that cannot be written, before anything is read.
+
+    `more` files are written beside it, and `sources` are what the command reads and writes, too.
+    """
     if out is None:
         return
     check_writable(out)
-    flat: list[OneTable | None] = []
+    others: list[OneTable | None] = []
     for source in sources:
-        flat += [None] if source is None else tables_of(source)
+        others += [None] if source is None else tables_of(source)
     for path in (out, *more):
-        if why := why_not_writable(path, flat, force=force):
+        if why := why_not_writable(path, others, force=force, option=option):
             raise OutputError(why)
 
 
@@ -643,10 +650,8 @@ def predict(
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
-        check_table_out(explained, sources=(table, chosen.cross), force=chosen.force)
-        if explained is not None and out is not None and explained.resolve() == out.resolve():
-            msg = f"{out}: --explain and --out name one file; expected two. Choose another."
-            raise OutputError(msg)
+        others = (table, chosen.cross, out)
+        check_table_out(explained, sources=others, force=chosen.force, option="--explain")
         quantity = predictor.quantity
         quantity.check_strong(chosen.strong)
         chosen = _fitting(chosen, predictor)
@@ -884,8 +889,6 @@ ROUNDING = 2e-5
 """Share of a pKd of 5 or more that its rounding to 4 digits after the point changes at most."""
 LEAST_EQUAL = 10
 """Pairs of a regime that must have the same prediction: of fewer this may be chance."""
-LARGE_SHARE = 0.25
-"""Share of all pairs that must have the same prediction, whatever their regimes."""
 UNRANKED = "the run cannot rank them"
 """End of a sentence about pairs with the same prediction."""
 
@@ -898,8 +901,7 @@ def is_negligible(low: float, high: float, sigma: float) -> bool:
 def equal_groups(mean: Floats, sigma: Floats, groupings: Sequence[Ints] = ()) -> Ints:
     """Number the groups of pairs that have the same prediction, (R,); -1 is in none.
 
-    All pairs are one group, or else those of a group of a grouping, (R,) each, or else a large
-    share of the pairs.
+    All pairs are one group, or else those of a group of a grouping, (R,) each.
     """
     if not len(mean) or is_negligible(mean.min(), mean.max(), float(np.median(sigma))):
         return np.zeros(len(mean), np.int64)
@@ -907,10 +909,9 @@ def equal_groups(mean: Floats, sigma: Floats, groupings: Sequence[Ints] = ()) ->
     for grouping in groupings:
         ranges = _ranges(mean, sigma, grouping)
         same = ranges.index[_hold_one_value(ranges)]
-        _extend(number, np.asarray(grouping), same.to_numpy())
-    place = np.round(mean / (ROUNDING * np.abs(mean).max()))
-    of_place, count = np.unique(place[number < 0], return_counts=True)
-    _extend(number, place, of_place[count > max(2, LARGE_SHARE * len(mean))])
+        rows = np.flatnonzero((number < 0) & np.isin(grouping, same))
+        _, number_of_same = np.unique(grouping[rows], return_inverse=True)
+        number[rows] = number.max(initial=-1) + 1 + number_of_same
     return number
 
 
@@ -929,13 +930,6 @@ def _hold_one_value(ranges: pd.DataFrame) -> pd.Series:
     size = np.maximum(ranges["low"].abs(), ranges["high"].abs())
     limit = np.maximum(NEGLIGIBLE * ranges["sigma"] / ranges["rows"], ROUNDING * size)
     return (ranges["rows"] >= LEAST_EQUAL) & (ranges["high"] - ranges["low"] <= limit)
-
-
-def _extend(number: Ints, group: Floats | Ints, same: Floats | Ints) -> None:
-    """Number the rows of the groups `same` that have no number yet, in place."""
-    rows = np.flatnonzero((number < 0) & np.isin(group, same))
-    _, number_of_same = np.unique(group[rows], return_inverse=True)
-    number[rows] = number.max(initial=-1) + 1 + number_of_same
 
 
 class SamePredictions:
