@@ -43,18 +43,19 @@ def draw_search(pairs):
     folds = []
     for group in (np.arange(pairs), antibody, antigen, antibody % 50):
         fold_of_pair = grouped_folds(group, FOLDS, 0)
-        folds += [FoldLabels(fold_of_pair != fold, inner, target) for fold in range(FOLDS)]
-    folds.append(FoldLabels(np.ones(pairs, np.bool_), inner, target))
+        folds += [FoldLabels.sort(fold_of_pair != fold, inner, target) for fold in range(FOLDS)]
+    folds.append(FoldLabels.sort(np.ones(pairs, np.bool_), inner, target))
     return KernelSearch(SolvedKernels(train, target, np.ones(pairs)), {}, folds)
 
 
 def costs_alone(search, fold):
     """Return the costs that the pairs of one fold give, without the others."""
     pairs = search.solver.train
-    rows = np.flatnonzero(fold.learned_C)
+    rows = fold.learned
+    inner = np.repeat(np.arange(len(fold.inner)), [s.stop - s.start for s in fold.inner])
     learned = replace(pairs, antibody=pairs.antibody[rows], antigen=pairs.antigen[rows])
     target = fold.target_C[rows] - fold.target_C[rows].mean()
-    labels = FoldLabels(np.ones(len(rows), np.bool_), fold.inner_C[rows], target)
+    labels = FoldLabels.sort(np.ones(len(rows), np.bool_), inner, target)
     return KernelSearch(SolvedKernels(learned, target, np.ones(len(rows))), {}, [labels])
 
 

@@ -566,7 +566,7 @@ def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
     run_scan(case, tmp_path / "a.csv", force=True, **options)
     assert "<!doctype html>" in (tmp_path / "a.html").read_text()
     parents_table(tmp_path)
-    with pytest.raises(OutputError, match="also the input table"):
+    with pytest.raises(OutputError, match="same file as another argument"):
         abag.scan(
             case.runs["ensemble"],
             tmp_path / "parents.csv",

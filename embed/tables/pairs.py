@@ -601,10 +601,6 @@ _FOUND = {
         "with blanks between runs of unequal lengths, read as one chain: if these are several, "
         "write | between them",
     ),
-    "tagged antigen": (
-        "tagged_antigens",
-        "with six histidines at an end, a tag: without it, it would be another antigen",
-    ),
 }
 """Words in `ParsedSequence.form`: the name of a count of unique sequences, and a note."""
 

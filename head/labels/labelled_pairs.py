@@ -566,8 +566,6 @@ def _check_labels(
         cell = _bad_cell(table, at, affinities, (low, high))
         bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
     pkd[~usable] = np.nan
-    if not usable.any() and not quantity.classes:
-        _refuse_words_for_classes(table, of_type, quantity)
     return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
 
 
@@ -664,25 +662,6 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     return (types == affinity_type).to_numpy(np.bool_)
 
 
-def _refuse_words_for_classes(table: SequenceTable, wanted: Bools, quantity: Quantity) -> None:
-    """Refuse a column without numbers whose cells are words for classes."""
-    column = table.column("pkd")
-    cells = [cell for cell in table.frame.loc[wanted, column].dropna().tolist() if cell != ""]
-    if not cells or not all(map(says_class, cells)):
-        return
-    # affinities that are all words for no binding lack a bound, which the rows are told
-    are_texts = all(isinstance(cell, str) for cell in cells)
-    are_classes = are_texts and not all(map(says_no_binding, cells))
-    if are_classes or not quantity.affinity:
-        words = ", ".join(map(quoted, [*dict.fromkeys(cells)][:LISTED_TYPES]))
-        msg = (
-            f"{table.source}: column {column} holds {words}, which are words, not measurements. "
-            "Choose a column of measurements with --column label=NAME; learn two classes with "
-            "--label binary --positive VALUE, or ordered ones with --classes NAMES."
-        )
-        raise LabelError(msg)
-
-
 def _bad_cell(
     table: SequenceTable, at: int, affinities: Affinities, valid: tuple[float, float]
 ) -> BadCell:
@@ -710,6 +689,11 @@ def _bad_cell(
         advice = (
             f"Write a non-binder as a bound, such as {bound}, or give it with --no-binding VALUE; "
             "leave out what was not measured with --bad-rows skip."
+        )
+    elif says_class(value) and not np.isfinite(affinities.pkd).any():
+        advice = (
+            "Fix it, or learn words for two classes with --label binary --positive VALUE, and for "
+            "ordered ones with --classes NAMES."
         )
     elif quantity.is_log:
         advice = "Write the limit of detection, such as <0.1, or give --scale linear."

@@ -124,24 +124,18 @@ class Affinities(ColumnMeaning):
         if not len(raw) or self.quantity.classes:
             return
         where = f"{self.source}: column {self.column}"
-        if not self.quantity.affinity:
-            refuse_two_values(raw, where, str(self.quantity))
-            return
         role = "pkd" if noun == "labels" else "prediction"
-        choose = f"Choose the column with --column {role}=NAME"
-        if np.unique(raw).tolist() == [0, 1]:
-            msg = (
-                f"{where} holds only 0 and 1, which are classes, not affinities. {choose}, or "
-                "learn classes with --label binary."
-            )
-            raise LabelError(msg)
+        if not self.quantity.affinity or np.unique(raw).tolist() == [0, 1]:
+            refuse_two_values(raw, where, str(self.quantity), role)
+        if not self.quantity.affinity:
+            return
         unusual = outside(pkd, USUAL_PKD)
         if 2 * unusual.sum() > len(raw):
             msg = (
                 f"{where}: {unusual.sum()} of {len(raw)} {noun}, such as {raw[unusual][0]:g}, are "
                 f"not affinities if read as {self.unit}: outside the usual range of pKd (2 to 14). "
-                f"{choose}, or the unit with --label; another quantity than an affinity needs "
-                "--label value --better higher, or lower."
+                f"Choose the column with --column {role}=NAME, or the unit with --label; another "
+                "quantity than an affinity needs --label value --better higher, or lower."
             )
             raise LabelError(msg)
 

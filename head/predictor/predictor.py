@@ -444,14 +444,11 @@ class Predictor:
             of_parts, variance = self.parts.predict_with_variance(pairs, weighed, varied)
             parts = {part: predicted[of_pair] for part, predicted in of_parts.items()}
             variance = variance[of_pair]
-            pkd = np.zeros(len(variance))
+            pkd = self.mix(parts, regimes)
             sigma = np.zeros(len(variance))
             of_model = np.zeros(len(variance))
             for name, mixture in mixtures.items():
                 rows = regimes.used == name
-                pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
-                far = rows & regimes.is_far
-                pkd[far] = mixture.pulled(pkd[far])
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
                 of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
             if not self.quantity.classes:
@@ -478,6 +475,17 @@ class Predictor:
         if self.quantity.classes:
             scores = scores.assign(**self._probabilities(pkd, regimes.used))
         return scores, regimes
+
+    def mix(self, parts: Mapping[str, Floats], regimes: FoundRegimes) -> Floats:
+        """Mix what the parts predict of P pairs, (P,) each in pKd, by the regime of each pair."""
+        pkd = np.zeros(len(regimes.used))
+        for name in set(regimes.used.tolist()):
+            mixture = self.regimes[name].mixture
+            rows = regimes.used == name
+            pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
+            far = rows & regimes.is_far
+            pkd[far] = mixture.pulled(pkd[far])
+        return pkd
 
     def _probabilities(self, expected: Floats, used: NDArray[np.object_]) -> dict[str, Floats]:
         """Return the probability of the highest class of P pairs, and its interval, by column.
