@@ -35,7 +35,7 @@ def draw_search(pairs):
         sides.append(
             KernelSide.of(rng.normal(size=(index.max() + 1, WIDTH)).astype("f4"), (WIDTH,))
         )
-    train = PairSet(*sides, antibody, antigen)
+    train = PairSet(tuple(sides), (antibody, antigen))
     signal = sides[0].train_AD[antibody, 0] + np.sin(sides[1].train_AD[antigen, 0])
     target = signal + rng.normal(scale=0.5, size=pairs)
     target -= target.mean()
@@ -53,7 +53,7 @@ def costs_alone(search, fold):
     pairs = search.solver.train
     rows = fold.learned
     inner = np.repeat(np.arange(len(fold.inner)), [s.stop - s.start for s in fold.inner])
-    learned = replace(pairs, antibody=pairs.antibody[rows], antigen=pairs.antigen[rows])
+    learned = replace(pairs, index=tuple(index[rows] for index in pairs.index))
     target = fold.target_C[rows] - fold.target_C[rows].mean()
     labels = FoldLabels.sort(np.ones(len(rows), np.bool_), inner, target)
     return KernelSearch(SolvedKernels(learned, target, np.ones(len(rows))), {}, [labels])

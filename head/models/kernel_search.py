@@ -120,7 +120,7 @@ class SolvedKernels:
 
     @cached_property
     def _distances(self) -> list[list[Floats]]:
-        return [side.distances(side.train_AD) for side, _ in self.train.sides]
+        return [side.distances(side.train_AD) for side in self.train.sides]
 
     def first(self, pairs: int) -> SolvedKernels:
         """Return the first pairs alone, without what was solved."""
@@ -136,10 +136,10 @@ class SolvedKernels:
         if self._matrix is None or self._matrix[0] != kernel:  # the next noise needs it, too
             self._matrix = None  # not in memory beside the new one
             similar = []
-            for number, (_, index) in enumerate(self.train.sides):
+            for number, index in enumerate(self.train.index):
                 similar_AA = kernel.of_views(number, self._distances[number])
                 similar.append(similar_AA[index][:, index])
-            mixed = self.train.mix(kernel, similar[0], similar[1], self.train)
+            mixed = self.train.mix(kernel, similar, self.train)
             self._matrix = (kernel, mixed)
         return self._matrix[1].T.copy(order="F")  # symmetric
 
@@ -166,7 +166,7 @@ def solved_kernels(training: TrainingRows, views: Views, order: Ints) -> SolvedK
         of_training = vectors.features.take(training.rows[order])
         of_features = FeatureScaling.of(of_training)
         z_FK = of_features.apply(of_training)
-    train = PairSet(sides[0], sides[1], indices[0], indices[1], z_FK)
+    train = PairSet(tuple(sides), tuple(indices), z_FK)
     target = training.pkd[order] - training.mean
     return SolvedKernels(train, target, training.noise_share[order], of_features)
 
@@ -174,7 +174,7 @@ def solved_kernels(training: TrainingRows, views: Views, order: Ints) -> SolvedK
 def tried_weights(solver: SolvedKernels, views: Views) -> list[Sequence[Weights]]:
     """Return the weights of the views of each side that are tried."""
     tried = list[Sequence[Weights]]()
-    for kind, (side, _) in zip(KINDS, solver.train.sides, strict=True):
+    for kind, side in zip(KINDS, solver.train.sides, strict=True):
         tried.append(views[kind].weights if kind in views else view_weights(len(side.widths)))
     return tried
 
@@ -209,7 +209,7 @@ def kernel_steps(train: PairSet, weights: Sequence[Sequence[Weights]]) -> Kernel
                 lowest = next_cost
 
     # with a single sequence on one side, all mixtures differ by a constant only
-    one_sided = min(len(side.train_AD) for side, _ in train.sides)
+    one_sided = min(len(side.train_AD) for side in train.sides)
     products = PRODUCTS if one_sided > 1 else PRODUCTS[-1:]
     first = (weights[0][0], weights[1][0])
     for scale, product in itertools.product(SCALES, products):
@@ -594,7 +594,7 @@ def fit_gaussian_process(
     # not a copy: kernel ridge and Gaussian process share it
     used = solver.train if len(weight) == pairs else solver.train.select(slice(len(weight)))
     sides = []
-    for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True):
+    for side, weights in zip(used.sides, chosen.kernel.weights, strict=True):
         sides.append(SideSettings(side.widths, side.units, weights))
     kernel = chosen.kernel
     settings = ProcessSettings(
