@@ -454,12 +454,10 @@ class Columns:
             self._refuse_missing("no column of numbers for the label")
         first = self.numbers[0].name
         advice = "" if options.better else " --label value --better higher, or lower"
-        empty = int(self.table.frame[first].isna().sum())
-        skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
         msg = (
             f"{self.table.source}: no column for the label, but {quote_some(_names(self.numbers))} "
             "may be another quantity; expected one to be chosen. Use "
-            f"{column_option('label', first)}{advice}.{skip}"
+            f"{column_option('label', first)}{advice}."
         )
         raise UnclearLabel(msg)
 
