@@ -103,7 +103,7 @@ def test_any_other_character_is_refused_with_its_position(character):
 
 @pytest.mark.parametrize("character", "|:")
 def test_several_chains_are_refused_where_one_is_expected(character):
-    with pytest.raises(SequenceError, match="light: .* has 2 chains; expected one"):
+    with pytest.raises(SequenceError, match=r"light: .* has 2 chains; expected one"):
         antibody("ACD", f"AC{character}D")
 
 
