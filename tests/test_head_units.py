@@ -93,7 +93,7 @@ NO_AFFINITY = (
     "ΔpKd", "ΔKD (nM)", "delta pKd", "Δ dG (kcal/mol)",
     "KD ratio", "KD fold change", "KD FC", "KD mut/KD wt", "fold change", "KD (% of WT)",
     "KD error", "KD std (nM)", "KD (nM) SD", "KD 95% CI", "KD lower (nM)", "KD (nM) ± SD",
-    "kon", "koff", "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",
+    "kon", "koff", "MW_kDa", "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",
 )  # fmt: skip
 
 

@@ -97,7 +97,7 @@ L_seq|seq_light|AA VL|variable light chain|light variable domain|VL (aa)|VL/VK|I
 Lchain|fv_light|mAb light chain|ab_lc_seq|antibody_light_chain_sequence|LC protein sequence
 LC full length|K|LCVR_sequence|light region|light_chain_variable_region|vl_region|light_protein|Vκ
 Vλ seq|chain L|light_variable_region_sequence|Fab light chain|fab_l|V-L|Light.Chain|light1|VL [Fv]
-mut_light_chain_seq|sequence 2
+mut_light_chain_seq|sequence 2|igl_vj_aa|IGK VJ (aa)
 """
 HEAVY_HEADERS = """
 heavy|heavy_chain|HC|VH|vh_seq|VH_sequence|vh_sequence_aa|heavy_AA_sequence|sequence_heavy|VH domain
@@ -107,7 +107,7 @@ AA VH|H|H_seq|variable heavy chain|heavy variable domain|VH (aa)|VH/VHH|IgH sequ
 fv_heavy|Hchain|mAb heavy chain|ab_hc_seq|antibody_heavy_chain_sequence|HC protein sequence
 HC full length|chain H|HCVR_sequence|heavy region|heavy_chain_variable_region|vh_region
 heavy_protein|heavy_region_aa|fab_h|heavy_variable_region_sequence|Fab heavy chain|V-H|Heavy.Chain
-heavy1|VH [Fv]|mut_heavy_chain_seq|nanobody sequence|sdAb_aa|VHH domain|sequence 1
+heavy1|VH [Fv]|mut_heavy_chain_seq|nanobody sequence|sdAb_aa|VHH domain|sequence 1|IGH VDJ (aa)
 """
 
 
@@ -880,6 +880,16 @@ def test_a_name_given_as_a_sequence_is_said_to_be_one(option, name):
         read_sequences(table, **{option: name})
 
 
+def test_columns_of_sequences_are_proposed_beside_one_of_names_whatever_its_longest():
+    names = ["adalimumab beta", "belantamab mafodotin", "actinium (225Ac) lintuzumab satetraxetan"]
+    names += [f"{syllable}limumab" for syllable in "abcdefghi"]
+    table = pd.DataFrame({"Antibody": names, "VH humanized": HEAVIES, "antigen": AG})
+    said = "column 'Antibody' holds names, such as .* sequences with --column 'heavy=VH humanized'"
+    for bad_rows in ("error", "skip"):
+        with pytest.raises(AbagError, match=said):
+            read_sequences(table, bad_rows=bad_rows)
+
+
 def test_names_of_nanobodies_alone_are_said_to_be_names():
     names = [f"Nb{number}" for number in range(12)]
     with pytest.raises(AbagError, match="column 'VHH' holds names, such as 'Nb0', not"):
@@ -911,7 +921,9 @@ def test_words_of_many_letters_are_not_proposed_as_sequences(name):
     assert "collection" not in str(caught.value).partition("found")[2].partition("Name them")[2]
 
 
-@pytest.mark.parametrize("antigen", ["HUMAN SERUM ALBUMIN", "CHICKEN LYSOZYME", "SPIKE TRIMER"])
+@pytest.mark.parametrize(
+    "antigen", ["HUMAN SERUM ALBUMIN", "CHICKEN LYSOZYME", "hemagglutinin stem"]
+)
 def test_words_in_capitals_are_not_read_as_residues(antigen):
     table = pd.DataFrame({"heavy": HEAVIES, "antigen": [antigen, AG] * 6})
     with pytest.raises(AbagError, match=f"'{antigen}' is a word, not a sequence"):
@@ -932,3 +944,17 @@ def test_chains_of_an_antigen_with_blanks_between_them_are_reported(mark):
     assert note.startswith("1 antigen with blanks between runs of unequal lengths, read as one")
     wrapped = [mark.join(re.findall(f".{{1,{width}}}", "".join(chains))) for width in (60, 20)]
     assert not read_sequences(table.assign(antigen=wrapped * 6)).notes
+
+
+@pytest.mark.parametrize("name", ["VL_nt", "insert", "light_nucleotide_sequence"])
+def test_a_chain_that_a_table_has_as_nucleotides_alone_is_not_left_out(name):
+    leader = "GC"  # another reading frame
+    table = pd.DataFrame({"VH": HEAVIES, name: [leader + x for x in coded(LIGHTS)], "antigen": AG})
+    with pytest.raises(AbagError) as caught:
+        read_sequences(table)
+    assert f"column {name!r} holds nucleotides of light variable domains, and no" in str(
+        caught.value
+    )
+    assert read_sequences(table, columns={"light": ""}).antibodies.chains[0] == (HEAVIES[0], "")
+    beside = table.assign(VL=LIGHTS, VH_dna=coded(HEAVIES))
+    assert not any("nucleotides" in note for note in read_sequences(beside).notes)

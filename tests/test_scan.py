@@ -392,7 +392,7 @@ def plain_kernels(process, antibody, antigen):
         return 1 / (1 + squared / unit / (2 * settings.scale))
 
     sides = []
-    for side, x in ((train.antibodies, antibody), (train.antigens, antigen)):
+    for side, x in ((train.sides[0], antibody), (train.sides[1], antigen)):
         (unit,) = side.units  # of the only view
         z = side.scaling.apply(x).astype(float)
         t = side.train_AD.astype(float)
@@ -400,8 +400,8 @@ def plain_kernels(process, antibody, antigen):
     share = (1 - settings.product) / 2
     (own_a, cross_a), (own_g, cross_g) = sides
     prior = settings.product * own_a * own_g[0, 0] + share * (own_a + own_g[0, 0])
-    a = cross_a[:, train.antibody]
-    g = cross_g[0][train.antigen]
+    a = cross_a[:, train.index[0]]
+    g = cross_g[0][train.index[1]]
     return prior, settings.product * a * g + share * (a + g)
 
 

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from itertools import product
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
@@ -353,7 +354,8 @@ NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|")
 _AS_A_WORD = re.compile(
     r"[A-Z][a-z]{2,18}(\s+[A-Za-z][a-z]{0,18})*|"  # Lysozyme, Receptor binding domain
     r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,6}|"  # scFv
-    r"(?i:[a-z]{3,16}mab)|"  # IMDEVIMAB; few sequences have the residue B, and none so short
+    r"(?i:[a-z]{3,16}(mab|fusp)(\s+[a-z]{3,12})*)|"  # IMDEVIMAB, belantamab mafodotin; few
+    # sequences have the residues B and U, and none so short
     r"(?i:(same|see|not|no|identical|unknown)\s[a-z\s]{2,40})"  # same as above, not determined
 )
 """A text that is written as words are. Longer sequences may have residues in lower case."""
@@ -370,6 +372,11 @@ _THREE_LETTERS = re.compile(
 """Residues by codes of three letters, of which each letter would be read as a residue."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
+_CODONS = map("".join, product("TCAG", repeat=3))
+_RESIDUE_OF_CODON = dict(
+    zip(_CODONS, "FFLLSSSSYY**CC*WLLLLPPPPHHQQRRRRIIIMTTTTNNKKSSRRVVVVAAAADDEEGGGG", strict=True)
+)
+"""The standard genetic code; ``*`` is a stop codon."""
 _BLOCK = 10
 """Least residues of the blocks in which databases print sequences; shorter ones may be words."""
 _FEWEST_BLOCKS = 4  # of one length, which words of a name are not
@@ -425,6 +432,17 @@ def are_nucleotides(text: str) -> bool:
     return letters >= set("ACGT") or letters >= set("ACGU")
 
 
+def translated(nucleotides: str) -> str:
+    """Translate nucleotides in three frames; what is between stop codons is joined by ``|``."""
+    bases = "".join(nucleotides.upper().split()).replace("U", "T")
+    open_frames = []
+    for start in range(3):
+        codons = (bases[at : at + 3] for at in range(start, len(bases) - 2, 3))
+        residues = "".join(_RESIDUE_OF_CODON.get(codon, "X") for codon in codons)
+        open_frames += [part for part in residues.split(STOP_CODON) if len(part) >= WHOLE_DOMAIN]
+    return "|".join(open_frames)
+
+
 def is_word(text: str) -> bool:
     """Tell whether a text whose letters may all be residues is written as a word is."""
     stripped = text.strip()
@@ -437,7 +455,7 @@ def _are_words(text: str) -> bool:
     lengths = [*map(len, text.split())]
     if len(lengths) < 2 or LONG_RUN.search(text) or not text.replace(" ", "").isalpha():
         return False
-    is_block = lengths[0] >= _BLOCK or len(lengths) > _FEWEST_BLOCKS
+    is_block = len(lengths) > (2 if lengths[0] >= _BLOCK else _FEWEST_BLOCKS)
     return lengths[0] >= _SHORTEST_WORD and not (is_block and _are_lines(lengths))
 
 

@@ -30,10 +30,10 @@ from abag.embed.tables.chains import (
     WHOLE_DOMAIN,
     Kind,
     is_word,
+    translated,
     unlisted,
 )
 from abag.embed.tables.columns import (
-    UNNAMED,
     MissingColumn,
     column_option,
     may_hold,
@@ -43,7 +43,7 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import Table, holds_labels, listed_cells
+from abag.embed.tables.table import Table, listed_cells
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -57,7 +57,7 @@ _PRONOUNCEABLE = re.compile(
 SHORTEST_PEPTIDE = 5  # fewer letters are as likely a name: VEGF, EGFR
 FEW = 3  # letters of a word, and words of a column, from which they are no chance
 _NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
-REGION = re.compile("cdr|junction|fw?r[1-4]|paratope", re.IGNORECASE)
+REGION = re.compile("cdr|junction|f(r|wr?)[1-4]|paratope", re.IGNORECASE)
 """Names of columns that hold parts of a chain."""
 _ANTIGEN_WORDS = re.compile(
     "antigen|target|epitope|virus|viral|strain|receptor|ligand|protein|pathogen|(?<![a-z])ag(?![a-z])",
@@ -68,6 +68,10 @@ _ANTIBODY_WORDS = re.compile(
     "antibod|nanobod|contig|linker|(?<![a-z])(m?ab|vhh|v[hkl]|vd?j|bcr)(?![a-z])", re.IGNORECASE
 )
 """Names of columns of antibodies, or of what joins them, if they do not name antigens as well."""
+_RECEPTOR = re.compile(
+    r"(?<![a-z])(tcr|tr)[ _.-]?((?P<light>a|alpha|g|gamma)|b|beta|d|delta)(?![a-z])", re.IGNORECASE
+)
+"""Names of columns of T cell receptor chains; those without D segments are like light chains."""
 LINKER = re.compile("linker", re.IGNORECASE)
 """Names of columns of what joins chains or antibodies."""
 _ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|nt|dna)).*")
@@ -251,6 +255,13 @@ def holds_nucleotides(table: Table, name: str) -> bool:
     return bool(_sequences_in(table, name, nucleotides=True))
 
 
+def coded_domains(table: Table, name: str) -> set[str]:
+    """Return the types of variable domains that most cells of nucleotides encode."""
+    texts = _sequences_in(table, name, nucleotides=True)
+    types = [{*domain_types(translated(text))} for text in texts]
+    return {role for role in CHAIN_ROLES if 2 * sum(role in held for held in types) > len(texts)}
+
+
 def distinct_texts(table: Table, name: str) -> list[str]:
     """Return distinct texts of a column, from its first rows."""
     cells = table.distinct_cells(name)
@@ -262,9 +273,12 @@ def is_peptide(text: str) -> bool:
     return _PEPTIDE.fullmatch(text.strip()) is not None and not is_word(text)
 
 
-def is_named_like_antibodies(name: str) -> bool:
-    """Tell whether a column is named like antibodies, or parts of them, and not like antigens."""
-    return _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
+def role_by_name(name: str) -> str:
+    """Tell which role of antibodies a column is named like; empty if it is named like antigens."""
+    if receptor := _RECEPTOR.search(name):
+        return "light" if receptor["light"] else "heavy"
+    is_antibody = _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
+    return "antibody" if is_antibody else ""
 
 
 def are_peptides(texts: Sequence[str]) -> bool:
@@ -422,20 +436,12 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
 
 
 def _holds_measurements(table: Table, name: str) -> bool:
-    """Tell whether all cells are numbers that no name is, as in ``off_target_affinity``."""
+    """Tell whether all filled cells are numbers that no name is, as in ``off_target_affinity``."""
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna().astype(str)
+    cells = cells[cells.str.strip() != ""]
     numbers = pd.to_numeric(cells, errors="coerce")
-    return bool(numbers.notna().all() and cells.str.contains(".", regex=False).any())
-
-
-def matrix_columns(table: Table) -> list[str]:
-    """List the unused columns of numbers or bounds: each may hold the labels of one antigen."""
-    if "pkd" in table.columns:
-        return []
-    used = {*table.columns.values()}
-    cells = table.frame.iloc[:CHUNK_ROWS]
-    names = [name for name in table.names if name not in used and not UNNAMED.fullmatch(name)]
-    return [name for name in names if holds_labels(cells[name].dropna().astype(str))]
+    is_any_broken = cells.str.contains(".", regex=False).any()
+    return bool(cells.empty or (numbers.notna().all() and is_any_broken))
 
 
 def antigen_candidates(table: Table) -> list[str]:

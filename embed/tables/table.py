@@ -220,6 +220,14 @@ def _read_cells(cells: pd.Series) -> tuple[Floats, Commas]:
 
 ANTIGEN_COLUMN = "antigen"
 LABEL_COLUMN = "label"
+_QUANTITY = "p?KD|p?[IE]C[589]0"
+_UNIT = "[fpnuµμm]M|[pnuµμm]?g[ /_]?m?L"
+_HEADER_OF_MATRIX = re.compile(
+    rf"((?P<before>{_QUANTITY})[\s_:-]+)?(?P<antigen>.+?)([\s_-]+(?P<behind>{_QUANTITY}))?"
+    rf"([\s_-]+(?P<bare>{_UNIT})|\s*[(\[](?P<unit>{_UNIT}|M)[)\]])?",
+    re.IGNORECASE,
+)
+"""A header that says, beside the antigen, what the labels are: ``IL-6 (nM)``, ``BA.1-IC50``."""
 _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutations")
 """Roles of columns that say which antibody a row has."""
 _NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*", re.IGNORECASE)
@@ -434,8 +442,8 @@ def _read_matrix(
 ) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
     """Make a row per antibody and antigen of a matrix.
 
-    Returns its columns without labels with `ANTIGEN_COLUMN` and `LABEL_COLUMN`, the roles that it
-    gives, and the row numbers of the matrix.
+    Returns its columns without labels with `ANTIGEN_COLUMN` and a column of labels, the roles that
+    it gives, and the row numbers of the matrix.
     """
     read = [*chunks]
     cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
@@ -462,7 +470,8 @@ def _read_matrix(
             "pair."
         )
         raise TableError(msg)
-    taken = {ANTIGEN_COLUMN, LABEL_COLUMN}.intersection(others)
+    antigen_names, label_column = _names_in_headers(antigens)
+    taken = {ANTIGEN_COLUMN, label_column}.intersection(others)
     if taken:
         msg = (
             f"{source}: it has a column {min(taken)!r}, which --matrix makes of the other columns; "
@@ -472,9 +481,9 @@ def _read_matrix(
     labels = texts[antigens].to_numpy(object)
     row, column = np.nonzero(pd.notna(labels))
     frame = cells[others].iloc[row].reset_index(drop=True)
-    frame[ANTIGEN_COLUMN] = np.array(antigens, object)[column]
-    frame[LABEL_COLUMN] = labels[row, column]
-    roles = {"antigen": ANTIGEN_COLUMN, "pkd": LABEL_COLUMN}
+    frame[ANTIGEN_COLUMN] = np.array(antigen_names, object)[column]
+    frame[label_column] = labels[row, column]
+    roles = {"antigen": ANTIGEN_COLUMN, "pkd": label_column}
     texts_only = [name for name in others if name not in index] or others
     if len(texts_only) == 1 and not named:
         roles["antibody"] = texts_only[0]
@@ -489,6 +498,24 @@ def _read_matrix(
         roles,
         ReaderNotes(remarks=(remark,), numbers=tuple((row + read[0].first_row).tolist())),
     )
+
+
+def _names_in_headers(headers: Sequence[str]) -> tuple[list[str], str]:
+    """Return the antigens that headers name, and the name of a column for what all say of labels.
+
+    Headers that do not say the same, or from which nothing else would be left, are antigens.
+    """
+    antigens = []
+    labels = []
+    for header in headers:
+        found = _HEADER_OF_MATRIX.fullmatch(header.strip())
+        quantity = found and (found["before"] or found["behind"])
+        unit = found and (found["bare"] or found["unit"])
+        antigens.append(found["antigen"] if found else header)
+        labels.append(f"{quantity or 'affinity'} ({unit})" if unit else quantity or LABEL_COLUMN)
+    if len({label.lower() for label in labels}) > 1 or len({*antigens}) < len(headers):
+        return [*headers], LABEL_COLUMN
+    return antigens, labels[0]
 
 
 def _refuse_no_rows(rows: int, source: str) -> None:

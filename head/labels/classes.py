@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BINARY: Label = "binary"
 ORDERED: Label = "classes"
 _ANSWERS = (
-    ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-", "+"),
+    ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-1", "1"), ("-", "+"),
     # also as Excel writes TRUE and FALSE
     ("nein", "ja"), ("falsch", "wahr"), ("faux", "vrai"), ("falso", "verdadero"), ("falso", "vero"),
     ("onwaar", "waar"),
@@ -190,8 +190,11 @@ def says_class(cell: object) -> bool:
     return isinstance(cell, str) and (re.search("[0-9]", cell) is None or says_no_binding(cell))
 
 
-def refuse_two_values(raw: Floats, where: str, what: str) -> None:
-    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
+def refuse_two_values(raw: Floats, where: str, what: str, role: str = "label") -> None:
+    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`.
+
+    `role` is that of their column.
+    """
     numbers = raw[np.isfinite(raw)]
     distinct = np.unique(numbers)
     if len(distinct) == 2 and len(numbers) > 2:
@@ -199,7 +202,7 @@ def refuse_two_values(raw: Floats, where: str, what: str) -> None:
         msg = (
             f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
             f"{what}; expected more than two different numbers. Choose a column of measurements "
-            f"with --column label=NAME, or learn classes with --label binary --positive {high:g}."
+            f"with --column {role}=NAME, or learn classes with --label binary --positive {high:g}."
         )
         raise LabelError(msg)
 

@@ -295,11 +295,12 @@ class Predictor:
         DataFrame
             One row per pair, with ``pkd_predicted``, ``sigma``, ``sigma_model`` (the part of sigma
             that is no noise; all in pKd), ``regime`` (what is new about the pair), ``far`` (bool:
-            no regime that was measured covers the pair), ``why_far``, ``nearest`` (names of the
-            nearest training sequences, or the rows that have them first) and ``distance`` (residues
-            that differ from these; missing where a sequence has no relative in training). A run of
-            another quantity than an affinity gives ``predicted`` in place of ``pkd_predicted``, all
-            in its unit. Its index is that of the Series that were given.
+            no regime that was measured covers the pair, or it is further from training than 95 %
+            of the tested ones), ``why_far``, ``nearest`` (names of the nearest training sequences,
+            or the rows that have them first) and ``distance`` (residues that differ from these;
+            missing where a sequence has no relative in training). A run of another quantity than an
+            affinity gives ``predicted`` in place of ``pkd_predicted``, all in its unit. Its index
+            is that of the Series that were given.
 
         Raises
         ------

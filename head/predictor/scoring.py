@@ -782,9 +782,13 @@ def predict_pair(
     *,
     antigen: str | None = None,
     strong: float | None = None,
+    sequences: Sequence[str] = (),
     **options: Any,  # noqa: ANN401 - the options of Predictor.predict
 ) -> dict[str, Any]:
-    """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
+    """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime.
+
+    The antigen may be a name in the files `sequences`, or else in those of the run.
+    """
     quantity = predictor.quantity
     if antigen is None and predictor.layout.antigen:
         antigen = predictor.layout.antigen
@@ -793,8 +797,8 @@ def predict_pair(
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
     if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
-        files = [path for path in predictor.layout.sequences if Path(path).exists()]
-        antigen = read_antigen(antigen, files)
+        of_run = [path for path in predictor.layout.sequences if Path(path).exists()]
+        antigen = read_antigen(antigen, sequences or of_run)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise PredictionError(msg)
