@@ -496,7 +496,10 @@ def _read_matrix(
     return (
         frame,
         roles,
-        ReaderNotes(remarks=(remark,), numbers=tuple((row + read[0].first_row).tolist())),
+        ReaderNotes(
+            remarks=(*read[0].reader.remarks, remark),
+            numbers=tuple((row + read[0].first_row).tolist()),
+        ),
     )
 
 
