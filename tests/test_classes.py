@@ -138,7 +138,7 @@ def test_a_value_of_any_name_is_positive_if_the_user_says_so():
 def test_words_of_any_kind_are_no_measurements_and_need_their_order(pair):
     frame = table(binding_strength=words(*pair))
     for options in ({}, {"label": "kd_nm"}):
-        with pytest.raises(LabelError, match=rf"'{pair[1]}'.*, which are words.* --classes NAMES"):
+        with pytest.raises(LabelError, match=rf"'{pair[1]}' is not a valid.* --classes NAMES"):
             labelled(frame, columns={"label": "binding_strength"}, **options)
 
 
@@ -194,7 +194,7 @@ def test_what_is_no_class_is_refused_in_one_line(cells, options, said):
     [
         ({"label": "kd_nm", "positive": "yes"}, "--label says kd_nm"),
         ({"label": "binary", "no_binding": 3.0}, "--no-binding is of numbers"),
-        ({"label": "binary", "classes": ("a", "b", "c")}, "names 3 classes"),
+        ({"label": "binary", "classes": ("a", "b", "c")}, "--label says binary"),
         ({"classes": ("a", "a")}, "two or more different names"),
         ({"label": "classes"}, "expected --classes too"),
         ({"positive": "a", "classes": ("a", "b")}, "each names the classes"),

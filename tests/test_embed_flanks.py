@@ -137,13 +137,6 @@ def test_chains_in_which_no_variable_domain_is_found_are_counted():
     ]
 
 
-def test_antigens_with_a_histidine_tag_are_counted():
-    flanks = counts(
-        table([HEAVY] * 3, None, [ANTIGEN, f"{ANTIGEN}GSHHHHHHHH", f"MGHHHHHH{ANTIGEN}"])
-    )
-    assert flanks["tagged_antigens"] == 2
-
-
 # --- columns --------------------------------------------------------------------------------------
 
 

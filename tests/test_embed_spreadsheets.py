@@ -300,3 +300,13 @@ def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     assert "pip install openpyxl" in refusal(path)
+
+
+def test_rows_that_are_crossed_out_are_read_and_reported(tmp_path):
+    def cross_out(sheet):
+        for cell in sheet[3]:
+            cell.font = Font(strike=True)
+
+    notes = read_sequences(workbook(tmp_path / "t.xlsx", change=cross_out)).notes
+    assert any("1 row with cells that are struck through, the first is A3" in x for x in notes)
+    assert not any("struck" in x for x in read_sequences(workbook(tmp_path / "u.xlsx")).notes)

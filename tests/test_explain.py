@@ -135,7 +135,7 @@ def test_a_run_without_parts_that_compare_residues_is_refused(case, tmp_path):
         abag.predict(table, tmp_path / "run", explain=tmp_path / "why.csv", **options)
     with pytest.raises(PredictionError, match=r"^explain and cross: pairs of a table"):
         abag.predict(table, case.run, cross=table, explain=tmp_path / "why.csv", **options)
-    with pytest.raises(OutputError, match="explain and out name one file; expected two"):
+    with pytest.raises(OutputError, match="explain is the same file as another argument"):
         abag.predict(table, case.run, tmp_path / "s.csv", explain=tmp_path / "s.csv", **options)
     many = pd.concat([table] * 100)
     with pytest.raises(PredictionError, match=r"^explain: 1,200 pairs; expected at most 1,000"):

@@ -139,7 +139,7 @@ def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, 
 
 
 OF_TABLES_AND_RUNS = set(
-    "adapter_rows add affinity_type allow_adapter_leak antigen bad_rows classes floor folds label "
+    "adapter_rows add affinity_type antigen bad_rows classes floor folds label "
     "learning_curve limit positive repeats save_every split_seed".split()
 )
 """Options of fit about tables, test parts and run folders, none of which an estimator has."""

@@ -470,7 +470,7 @@ def test_an_existing_output_is_kept_unless_forced(case, tmp_path):
     assert "pkd_predicted" in out.read_text()
     with pytest.raises(PredictionError, match="already has a column 'pkd_predicted'"):
         run_predict(case, out, tmp_path / "again.csv")
-    with pytest.raises(OutputError, match="is also the input table"):
+    with pytest.raises(OutputError, match="out is the same file as another argument"):
         run_predict(case, out, out, force=True)
 
 

@@ -275,6 +275,14 @@ def test_a_finished_run_has_nothing_to_do_whatever_the_order_of_rows_and_cannot_
     assert content(finished.at) == before
 
 
+def test_options_that_only_an_earlier_version_had_do_not_matter_to_a_finished_run(case):
+    quick_fit(case, head="ridge")
+    path = case.at / "run" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"allow_adapter_leak": False}))
+    assert "nothing to do" in quick_fit(case, head="ridge")[1][-1]
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("steps", [1, 6, *in_ci(5, 7, 13)])
 def test_a_resumed_run_equals_an_uninterrupted_one(case, monkeypatch, steps):

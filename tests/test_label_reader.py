@@ -244,14 +244,12 @@ def order(**columns):
 
 def test_columns_of_rank_and_predict_are_never_the_label_and_the_measurements_are_proposed():
     measured = np.linspace(6, 8, 12)
-    with pytest.raises(ColumnError, match="but 'measured' may be one: use") as caught:
+    with pytest.raises(ColumnError, match=r"no column for pkd.* with --column label=measured"):
         read_labels(order(measured=measured))
-    assert "'score' is a column of abag rank" in str(caught.value)
     for name in ("score", "rank", "expected_best", "pkd_predicted", "p_strong", "sigma"):
         frame = order(measured=measured)
-        with pytest.raises(AbagError, match=f"{name!r} is a column of abag") as caught:
+        with pytest.raises(AbagError, match=f"{name!r} is a column of abag"):
             read_labels(frame, columns={"pkd": name})
-        assert "'measured' may be one" in str(caught.value)
     assert abag.plan(order())["refused"] == ""  # an order without results is no error
     pairs = read_labels(order(**{"Kd avg (nM)": 10 ** (9 - measured)}))
     np.testing.assert_allclose(np.sort(pairs.pkd), measured, atol=1e-9)

@@ -944,3 +944,17 @@ def test_chains_of_an_antigen_with_blanks_between_them_are_reported(mark):
     assert note.startswith("1 antigen with blanks between runs of unequal lengths, read as one")
     wrapped = [mark.join(re.findall(f".{{1,{width}}}", "".join(chains))) for width in (60, 20)]
     assert not read_sequences(table.assign(antigen=wrapped * 6)).notes
+
+
+@pytest.mark.parametrize("name", ["VL_nt", "insert", "light_nucleotide_sequence"])
+def test_a_chain_that_a_table_has_as_nucleotides_alone_is_not_left_out(name):
+    leader = "GC"  # another reading frame
+    table = pd.DataFrame({"VH": HEAVIES, name: [leader + x for x in coded(LIGHTS)], "antigen": AG})
+    with pytest.raises(AbagError) as caught:
+        read_sequences(table)
+    assert f"column {name!r} holds nucleotides of light variable domains, and no" in str(
+        caught.value
+    )
+    assert read_sequences(table, columns={"light": ""}).antibodies.chains[0] == (HEAVIES[0], "")
+    beside = table.assign(VL=LIGHTS, VH_dna=coded(HEAVIES))
+    assert not any("nucleotides" in note for note in read_sequences(beside).notes)

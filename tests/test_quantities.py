@@ -276,7 +276,7 @@ def test_two_values_are_refused_before_anything_is_asked(options):
 @pytest.mark.parametrize("label", ["pkd", "kd_nm", "value"])
 def test_words_for_classes_are_no_numbers_in_any_unit(label):
     asked = {"label": label} | ({"better": "higher"} if label == "value" else {})
-    with pytest.raises(LabelError, match=r"'yes', 'no'.*which are words.*--label binary"):
+    with pytest.raises(LabelError, match=r"'yes' is not a valid label.*--label binary"):
         labelled("binder", ["yes", "no", "no", "yes", "no", "no"], {"label": "binder"}, **asked)
 
 

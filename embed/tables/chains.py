@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from itertools import product
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple
 
@@ -371,6 +372,11 @@ _THREE_LETTERS = re.compile(
 """Residues by codes of three letters, of which each letter would be read as a residue."""
 _NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
 """Shorter texts of these letters may be peptides."""
+_CODONS = map("".join, product("TCAG", repeat=3))
+_RESIDUE_OF_CODON = dict(
+    zip(_CODONS, "FFLLSSSSYY**CC*WLLLLPPPPHHQQRRRRIIIMTTTTNNKKSSRRVVVVAAAADDEEGGGG", strict=True)
+)
+"""The standard genetic code; ``*`` is a stop codon."""
 _BLOCK = 10
 """Least residues of the blocks in which databases print sequences; shorter ones may be words."""
 _FEWEST_BLOCKS = 4  # of one length, which words of a name are not
@@ -424,6 +430,17 @@ def are_nucleotides(text: str) -> bool:
         return False
     letters = set(text.upper())
     return letters >= set("ACGT") or letters >= set("ACGU")
+
+
+def translated(nucleotides: str) -> str:
+    """Translate nucleotides in three frames; what is between stop codons is joined by ``|``."""
+    bases = "".join(nucleotides.upper().split()).replace("U", "T")
+    open_frames = []
+    for start in range(3):
+        codons = (bases[at : at + 3] for at in range(start, len(bases) - 2, 3))
+        residues = "".join(_RESIDUE_OF_CODON.get(codon, "X") for codon in codons)
+        open_frames += [part for part in residues.split(STOP_CODON) if len(part) >= WHOLE_DOMAIN]
+    return "|".join(open_frames)
 
 
 def is_word(text: str) -> bool:

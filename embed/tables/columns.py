@@ -82,7 +82,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     ),
     "censored": (
         "(is)?(censored|censor|censoring)",
-        "(kd|affinity|aff|label)?relation",
+        "relation|(kd|affinity|aff|label)(relation|operator|op)",
     ),
     "assay": ("assay|assayid|assayname", "dataset|study"),
     "affinity_type": ("(affinity|label|measurement)type",),

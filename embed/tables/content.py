@@ -30,10 +30,10 @@ from abag.embed.tables.chains import (
     WHOLE_DOMAIN,
     Kind,
     is_word,
+    translated,
     unlisted,
 )
 from abag.embed.tables.columns import (
-    UNNAMED,
     MissingColumn,
     column_option,
     may_hold,
@@ -43,7 +43,7 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import Table, holds_labels, listed_cells
+from abag.embed.tables.table import Table, listed_cells
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -255,6 +255,13 @@ def holds_nucleotides(table: Table, name: str) -> bool:
     return bool(_sequences_in(table, name, nucleotides=True))
 
 
+def coded_domains(table: Table, name: str) -> set[str]:
+    """Return the types of variable domains that most cells of nucleotides encode."""
+    texts = _sequences_in(table, name, nucleotides=True)
+    types = [{*domain_types(translated(text))} for text in texts]
+    return {role for role in CHAIN_ROLES if 2 * sum(role in held for held in types) > len(texts)}
+
+
 def distinct_texts(table: Table, name: str) -> list[str]:
     """Return distinct texts of a column, from its first rows."""
     cells = table.distinct_cells(name)
@@ -435,16 +442,6 @@ def _holds_measurements(table: Table, name: str) -> bool:
     numbers = pd.to_numeric(cells, errors="coerce")
     is_any_broken = cells.str.contains(".", regex=False).any()
     return bool(cells.empty or (numbers.notna().all() and is_any_broken))
-
-
-def matrix_columns(table: Table) -> list[str]:
-    """List the unused columns of numbers or bounds: each may hold the labels of one antigen."""
-    if "pkd" in table.columns:
-        return []
-    used = {*table.columns.values()}
-    cells = table.frame.iloc[:CHUNK_ROWS]
-    names = [name for name in table.names if name not in used and not UNNAMED.fullmatch(name)]
-    return [name for name in names if holds_labels(cells[name].dropna().astype(str))]
 
 
 def antigen_candidates(table: Table) -> list[str]:

@@ -50,11 +50,6 @@ _FOREIGN = {
     b">": "it is FASTA, or its first name begins with '>'; rename it to end in .fasta",
 }
 """Messages about other files that are called text, by their first bytes."""
-_PANDAS_TEXT = pd.Series([""]).dtype
-"""Type of text columns; object before pandas 3."""
-_HAS_TEXT = isinstance(_PANDAS_TEXT, pd.StringDtype)
-_ARROW_TEXT = pd.ArrowDtype(pa.string()) if _HAS_TEXT else _PANDAS_TEXT
-"""Type by which pandas reads text about as fast as numbers."""
 _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
@@ -328,23 +323,27 @@ def read_separated(
         read |= _without_na(names, options)
     # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
     types = dict.fromkeys(options.sequence_columns(names), object)
-    read["dtype"] = defaultdict(lambda: _ARROW_TEXT, types)
+    read["dtype"] = defaultdict(lambda: str, types)
     file.seek(0)
     notes = NO_NOTES._replace(remarks=tuple(remarks))
     if is_airr(names):  # the chains of a cell may be far apart
-        joined, reader = join_cells(
-            _as_text(pd.read_csv(file, **read), options), options.table.chains
-        )
+        whole = _with_missing(pd.read_csv(file, **read), options)
+        joined, reader = join_cells(whole, options.table.chains)
         notes = reader._replace(remarks=notes.remarks + reader.remarks)
         yield from in_chunks(joined, options.rows, notes)
         return
     if options.rows is None:
-        yield Chunk(_as_text(pd.read_csv(file, **read), options), first_row, notes)
+        yield Chunk(_with_missing(pd.read_csv(file, **read), options), first_row, notes)
         return
     # closed also if the caller takes the first chunks only
     with pd.read_csv(file, chunksize=options.rows, **read) as frames:
         for frame in frames:
-            yield Chunk(_as_text(frame, options), first_row, notes)
+            yield Chunk(_with_missing(frame, options), first_row, notes)
+
+
+def _with_missing(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
+    """Return rows as they are written: fields that a row lacks are empty text."""
+    return frame.fillna("") if options.as_written else frame
 
 
 def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
@@ -353,13 +352,6 @@ def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
     kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
     missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
     return {"keep_default_na": False, "na_values": missing}
-
-
-def _as_text(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
-    """Give columns of Arrow's text the type that pandas itself gives text."""
-    arrow = [name for name, kind in frame.dtypes.items() if isinstance(kind, pd.ArrowDtype)]
-    texts = frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
-    return texts.fillna("") if options.as_written else texts
 
 
 def _header_names(file: IO[Any], separator: str, above: int) -> list[str]:
@@ -497,11 +489,14 @@ def _filled_part(
 ) -> pd.DataFrame | None:
     """Return the text of the cells of a sheet, less titles, empty columns and empty rows around.
 
-    Add to the `remarks` the titles, and which columns of numbers are shown otherwise than stored.
+    Add to the `remarks` the titles, which columns of numbers are shown otherwise than stored, and
+    how many rows are crossed out.
     """
     sheet.reset_dimensions()  # which some programs state too small
     filled: dict[tuple[int, int], str] = {}
     formats: dict[int, tuple[str, str]] = {}
+    struck: dict[int, str] = {}
+    has_struck = any(font.strike for font in sheet.parent._fonts)  # else no cell is asked
     for row, cells_of_row in enumerate(sheet.iter_rows()):
         for column, cell in enumerate(cells_of_row):
             if text := cell_text(_with_powers(cell.value)):
@@ -511,6 +506,8 @@ def _filled_part(
                     else:
                         formats.setdefault(column, (cell.number_format, text))
                 filled[row, column] = text
+                if has_struck and cell.font.strike:
+                    struck.setdefault(row, cell.coordinate)
     if not filled:
         return None
     first_row, _ = min(filled)
@@ -538,6 +535,12 @@ def _filled_part(
                 f"column {name!r} is shown in the number format {number_format!r}, and read as it "
                 f"is stored, such as {text}"
             )
+    if struck:
+        rows_struck = counted(len(struck), "row")
+        remarks.append(
+            f"{rows_struck} with cells that are struck through, the first is "
+            f"{next(iter(struck.values()))}, read as others: remove what is not to be used"
+        )
     return cells
 
 
@@ -917,13 +920,12 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 
 def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
     """Return categories of text as text, of which each row refers to one of the categories."""
-    for name, dtype in frame.dtypes.items():
-        # pandas makes a new text per row each time it goes through categories
-        if isinstance(dtype, pd.CategoricalDtype) and is_string_dtype(dtype.categories.dtype):
-            texts = np.array([*dtype.categories, None], object)
-            codes = frame[name].cat.codes.to_numpy()  # -1: missing
-            frame[name] = pd.Series(texts[codes], frame.index, object)
-    return frame
+    # pandas makes a new text per row each time it goes through categories
+    types = {}
+    for name, kind in frame.dtypes.items():
+        if isinstance(kind, pd.CategoricalDtype) and is_string_dtype(kind.categories.dtype):
+            types[name] = object
+    return frame.astype(types)
 
 
 def _refuse_unsupported(field: pa.Field) -> None:

@@ -67,7 +67,6 @@ _CONSERVED = re.compile("C.{7,25}W.{45,85}C.{3,60}(?P<j>[WF]G.G)")
 """Cysteine 23, tryptophan 41, cysteine 104 and the J segment motif."""
 _CONSTANT = re.compile(CONSTANT_MOTIF)
 LEAST_FLANK = 4  # fewer residues may be those by which the ends of domains vary
-HISTIDINE_TAG = "^.{0,24}HHHHHH|HHHHHH.{0,12}$"
 _VARIABLE_DOMAIN = re.compile(
     "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
 )

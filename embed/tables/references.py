@@ -327,23 +327,16 @@ class NamedSequences:
     def unknown(self, role: str, cell: object) -> UnknownName:
         """Make the error of a name without a sequence."""
         name = cell_name(cell)
-        similar = [] if self._is_record(name) else self._similar(role, name)
-        if similar:
-            listed = ", ".join(dict.fromkeys(quoted(other) for other, _ in similar[:3]))
-            msg = f"{quoted(name)} may be {listed} in {self.source}; expected one."
-            return UnknownName(f"{msg} Write the whole name.")
         names = {named for _, named in [*self.of, *self.chains]}
-        if name in names:
-            lacks = f"not as an {role}"
-            advice = "Add it"
-            if role in CHAIN_ROLES:
-                lacks = f"has no {role} chain there"
-                advice += ", or leave the cell empty if there is none"
-            msg = f"{quoted(name)} is in {self.source}, but {lacks}; expected one. {advice}."
-            return UnknownName(msg)
-        close = get_close_matches(name, names, n=2, cutoff=0.75)
-        hint = f" (did you mean {' or '.join(map(quoted, close))}?)" if close else ""
-        msg = f"{quoted(name)} has no sequence in {self.source}{hint}; expected one. Add it there."
+        close = [other for other, _ in self._similar(role, name) if other != name]
+        if not close and name not in names:
+            close = get_close_matches(name, names, n=2, cutoff=0.75)
+        hint = f" (did you mean {' or '.join(map(quoted, close[:3]))}?)" if close else ""
+        held = f"{role} chain" if role in CHAIN_ROLES else role
+        msg = (
+            f"{quoted(name)} has no {held} sequence in {self.source}{hint}; expected one. Add it "
+            "there, or write the whole name."
+        )
         return UnknownName(msg)
 
 

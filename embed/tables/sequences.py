@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -64,12 +64,12 @@ from abag.embed.tables.content import (
     SHORT,
     SHORTEST_PEPTIDE,
     antigen_candidates,
+    coded_domains,
     domain_cells,
     holds_names,
     holds_nucleotides,
     is_peptide,
     is_sequence,
-    matrix_columns,
     names_as_residues,
     refuse_other_header,
     role_by_content,
@@ -84,11 +84,9 @@ from abag.embed.tables.mutations import (
     mutate,
     of_chain,
     one_letter,
-    propose_numbers,
 )
 from abag.embed.tables.numbering import (
     HEAVY_TYPE,
-    HISTIDINE_TAG,
     LIGHT_TYPE,
     UNCLEAR_TYPE,
     chain_types,
@@ -120,7 +118,6 @@ _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 _NEEDS_PARENT = (
     "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
 )
-FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
@@ -294,7 +291,6 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
-    variants: list[tuple[str, str]] = []
     for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[-1]}", delay=2)):
         text = "; ".join(filter(None, changes[change]))
         try:
@@ -302,19 +298,12 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             parent_text = parents[parent]
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
-            variants.append((parent_text, text))
             parsed = parse(mutate(parent_text, text, rules))
             # mutations are of standard residues
             of_parent = parsed._replace(replaced=count_replaced(parent_text))
             column.read(i, of_parent, parent_text)
         except UNREADABLE as error:
             column.refuse(i, kind, text, error, where)
-    misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
-    hint = propose_numbers(variants, rules) if misfits else ""
-    if hint:
-        for i in misfits:
-            cell = column.bad[i]
-            column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
     return column
 
 
@@ -463,6 +452,8 @@ def describe_unused_chains(
 ) -> list[str]:
     """Refuse a table with unused columns of variable domains; say which the user left out.
 
+    Nucleotides are looked at where no antibody has the chain that they encode.
+
     `column` has its antibodies, and `ignored` are columns that options replace. A column that
     repeats chains of the antibodies, or parts of them, holds no other domain.
 
@@ -476,6 +467,7 @@ def describe_unused_chains(
     decided = {role for role in CHAIN_ROLES if role in options.columns}
     if options.parent is not None or "antibody" in options.columns:
         decided = {*CHAIN_ROLES}
+    _refuse_coded_chains(column, table, decided)
     notes = []
     # another column may hold the chains of the rows in which that of the user is empty
     partly = {role: name for role in CHAIN_ROLES if (name := options.columns.get(role))}
@@ -523,6 +515,22 @@ def describe_unused_chains(
         )
         raise TableError(msg)
     return notes
+
+
+def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: Set[str]) -> None:
+    """Refuse a table that has a chain of its antibodies as nucleotides alone."""
+    good = [column.chains[i] for i in column.good]
+    for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):
+        if role in decided or any(chains):
+            continue
+        for name in unused_columns(table):
+            if role in coded_domains(table, name):
+                msg = (
+                    f"{table.source}: column {name!r} holds nucleotides of {role} variable "
+                    f"domains, and no column holds {role} chains; expected amino acids. Translate "
+                    f"it, or leave it out with {column_option(role, '')}."
+                )
+                raise TableError(msg)
 
 
 def _new_domains(text: str, chains: Sequence[str]) -> set[str]:
@@ -660,9 +668,6 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
     column = _read_antigens(table, options, references)
     column.mark("short antigen", _with_short_chain(column.chains))
     column.mark("stopped antigen", column.stopped)
-    joined = pa.array(map("|".join, column.chains), pa.large_string())
-    is_tagged = have_motif(HISTIDINE_TAG, joined)
-    column.mark("tagged antigen", np.flatnonzero(is_tagged).tolist())
     return column
 
 
@@ -676,16 +681,15 @@ def _read_antigens(table: Table, options: TableOptions, references: References) 
         return ParsedColumn.constant(len(table.frame), antigen, references.antigen)
     if not table.has("antigen"):
         refuse_other_header(table)
-        advice = ", or give one antigen for all rows with --antigen SEQ"
+        advice = (
+            ", add --matrix if each antigen has a column of labels, or give one antigen for all "
+            "rows with --antigen SEQ"
+        )
         if options.proposes_no_antigen:
             advice += ", or learn from antibodies alone with --no-antigen"
         candidates = antigen_candidates(table)
         if candidates:
             advice += f". {quote_names(candidates)} may hold it"
-        by_antigen = matrix_columns(table)
-        if len(by_antigen) >= FEWEST_OF_MATRIX:
-            shown = quote_some(by_antigen)
-            advice += f". If {shown} are antigens, whose labels are in their cells, add --matrix"
         table.column("antigen", advice)
     column = parse_column(table, "antigen", parse_antigen, references)
     _refuse_antigen_names(column, table, options, references)

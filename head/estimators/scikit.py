@@ -64,7 +64,7 @@ _COMMAND = re.compile(r"\babag [a-z]+ .*--")
 """In advice to run a command, whose flags are its own."""
 NOT_OF_ESTIMATORS = frozenset(
     """
-    adapter_rows add affinity_type allow_adapter_leak antigen bad_rows columns floor folds
+    adapter_rows add affinity_type antigen bad_rows columns floor folds
     classes label learning_curve limit positive repeats save_every split_seed
     """.split()
 )

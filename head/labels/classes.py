@@ -190,8 +190,11 @@ def says_class(cell: object) -> bool:
     return isinstance(cell, str) and (re.search("[0-9]", cell) is None or says_no_binding(cell))
 
 
-def refuse_two_values(raw: Floats, where: str, what: str) -> None:
-    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
+def refuse_two_values(raw: Floats, where: str, what: str, role: str = "label") -> None:
+    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`.
+
+    `role` is that of their column.
+    """
     numbers = raw[np.isfinite(raw)]
     distinct = np.unique(numbers)
     if len(distinct) == 2 and len(numbers) > 2:
@@ -199,7 +202,7 @@ def refuse_two_values(raw: Floats, where: str, what: str) -> None:
         msg = (
             f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
             f"{what}; expected more than two different numbers. Choose a column of measurements "
-            f"with --column label=NAME, or learn classes with --label binary --positive {high:g}."
+            f"with --column {role}=NAME, or learn classes with --label binary --positive {high:g}."
         )
         raise LabelError(msg)
 

@@ -232,12 +232,6 @@ class FitConfig(
         group="Split",
         help="What to do with training pairs that an encoder's adapter was trained on.",
     )
-    allow_adapter_leak: bool = option(
-        False,
-        rare=True,
-        group="Split",
-        help="Continue, with a warning, if held-out pairs trained an encoder's adapter.",
-    )
     select: str = option(
         "spearman",
         choices=_selectable_metrics,
@@ -363,7 +357,9 @@ class FitConfig(
         return asdict(self.filled()) | filled
 
 
-MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"}
+OF_EARLIER_VERSIONS = frozenset({"allow_adapter_leak"})
+"""Options that config.json of a run of 1.0.0 has and this version has not."""
+MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"} | OF_EARLIER_VERSIONS
 """What may differ when a run is resumed: none of it changes the meaning of the result, and the
 format is checked when config.json is read."""
 

@@ -607,16 +607,13 @@ class ResidueKernel(PairModel):
 
     def reading(self, vectors: PairVectors) -> tuple[GaussianProcess, PairVectors]:
         """Return a process that reads letters in place of columns, and pairs with their letters."""
-        train = dict(zip(KINDS, self.inner.train.sides, strict=True))
-        compared = {kind: side for kind, (side, _) in train.items()}
+        compared = dict(zip(KINDS, self.inner.train.sides, strict=True))
         read = dict(vectors.sides)
         for side in self.compared:
             compared[side.kind] = LetterSide.reading(compared[side.kind], side)
             code_NS: NDArray[Any] = align(chains_of(vectors, side.kind), side.one_hot.reference)
             read[side.kind] = replace(read[side.kind], x_ND=code_NS)
-        pairs = replace(
-            self.inner.train, antibodies=compared["antibody"], antigens=compared["antigen"]
-        )
+        pairs = replace(self.inner.train, sides=tuple(compared.values()))
         return replace(self.inner, train=pairs), replace(vectors, sides=read)
 
     def predict(self, vectors: PairVectors) -> Floats:
@@ -631,7 +628,7 @@ class ResidueKernel(PairModel):
         """
         process = self.inner
         number = KINDS.index(side.kind)
-        train, _ = process.train.sides[number]
+        train = process.train.sides[number]
         here = encoded.sides[side.kind]
         z_LC = train.scaling.apply(_letter_columns(side))
         kernel = process.kernel

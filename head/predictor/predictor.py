@@ -305,11 +305,12 @@ class Predictor:
         DataFrame
             One row per pair, with ``pkd_predicted``, ``sigma``, ``sigma_model`` (the part of sigma
             that is no noise; all in pKd), ``regime`` (what is new about the pair), ``far`` (bool:
-            no regime that was measured covers the pair), ``why_far``, ``nearest`` (names of the
-            nearest training sequences, or the rows that have them first) and ``distance`` (residues
-            that differ from these; missing where a sequence has no relative in training). A run of
-            another quantity than an affinity gives ``predicted`` in place of ``pkd_predicted``, all
-            in its unit. Its index is that of the Series that were given.
+            no regime that was measured covers the pair, or it is further from training than 95 %
+            of the tested ones), ``why_far``, ``nearest`` (names of the nearest training sequences,
+            or the rows that have them first) and ``distance`` (residues that differ from these;
+            missing where a sequence has no relative in training). A run of another quantity than an
+            affinity gives ``predicted`` in place of ``pkd_predicted``, all in its unit. Its index
+            is that of the Series that were given.
 
         Raises
         ------
@@ -444,14 +445,11 @@ class Predictor:
             of_parts, variance = self.parts.predict_with_variance(pairs, weighed, varied)
             parts = {part: predicted[of_pair] for part, predicted in of_parts.items()}
             variance = variance[of_pair]
-            pkd = np.zeros(len(variance))
+            pkd = self.mix(parts, regimes)
             sigma = np.zeros(len(variance))
             of_model = np.zeros(len(variance))
             for name, mixture in mixtures.items():
                 rows = regimes.used == name
-                pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
-                far = rows & regimes.is_far
-                pkd[far] = mixture.pulled(pkd[far])
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
                 of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
             if not self.quantity.classes:
@@ -478,6 +476,17 @@ class Predictor:
         if self.quantity.classes:
             scores = scores.assign(**self._probabilities(pkd, regimes.used))
         return scores, regimes
+
+    def mix(self, parts: Mapping[str, Floats], regimes: FoundRegimes) -> Floats:
+        """Mix what the parts predict of P pairs, (P,) each in pKd, by the regime of each pair."""
+        pkd = np.zeros(len(regimes.used))
+        for name in set(regimes.used.tolist()):
+            mixture = self.regimes[name].mixture
+            rows = regimes.used == name
+            pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
+            far = rows & regimes.is_far
+            pkd[far] = mixture.pulled(pkd[far])
+        return pkd
 
     def _probabilities(self, expected: Floats, used: NDArray[np.object_]) -> dict[str, Floats]:
         """Return the probability of the highest class of P pairs, and its interval, by column.

@@ -272,7 +272,6 @@ def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
             groups,
             folders,
             adapter_rows=config.adapter_rows,
-            allow_leak=config.allow_adapter_leak,
         )
         splits = []
         for before, split in zip(regime.splits, checked, strict=True):
