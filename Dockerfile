@@ -7,7 +7,6 @@
 #   docker run --rm --gpus all -v "$PWD:/data" -v abag-cache:/cache abag:cuda doctor
 #
 # Add --user "$(id -u):$(id -g)" to own the files that it writes.
-ARG VARIANT=cpu
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS wheel
@@ -15,24 +14,21 @@ WORKDIR /src
 COPY . .
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
-FROM python:${PYTHON}-slim AS cpu
-# builds of torch without CUDA, which are 4 GB smaller, come from PyTorch's own package index
-ARG TORCH_INDEX=""
-ENV PIP_EXTRA_INDEX_URL=${TORCH_INDEX}
-
-FROM python:${PYTHON}-slim AS cuda
+FROM python:${PYTHON}-slim
+ARG VARIANT=cpu
 # Triton builds the launchers of its kernels with a C compiler; which version does not matter
 # hadolint ignore=DL3008
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
-    && rm -rf /var/lib/apt/lists/*
-
-# hadolint ignore=DL3006
-FROM ${VARIANT}
+RUN if [ "$VARIANT" = cuda ]; then \
+        apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
+        && rm -rf /var/lib/apt/lists/*; \
+    fi
+# builds of torch without CUDA, which are 4 GB smaller, come from PyTorch's own package index
+ARG TORCH_INDEX=""
 # home and user name of any --user: downloaded weights and compiled kernels are kept in /cache
 ENV HOME=/cache USER=abag
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     --mount=type=bind,source=constraints.txt,target=/constraints.txt \
-    pip install --no-cache-dir -c /constraints.txt /wheels/*.whl \
+    PIP_EXTRA_INDEX_URL=${TORCH_INDEX} pip install --no-cache-dir -c /constraints.txt /wheels/*.whl \
     && mkdir -m 1777 /cache /data
 USER 1000
 WORKDIR /data

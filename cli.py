@@ -141,10 +141,10 @@ def _show(text: str) -> None:
 def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:
     """Encode the sequences of a table into a store.
 
-    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size, or a JSON Lines,
-    FASTA or Excel file; several are read as one table. Sequences that the store holds are not
-    encoded again. The command can be stopped at any time; run it again to continue. Under torchrun
-    or srun, each rank encodes its share.
+    TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size, or a JSON, FASTA
+    or Excel file; several are read as one table. Sequences that the store holds are not encoded
+    again. The command can be stopped at any time; run it again to continue. Under torchrun or
+    srun, each rank encodes its share.
 
     \b
     Example:
@@ -352,7 +352,7 @@ def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any)
 @_RUN_ARGUMENT
 @_out("--out", "Table to write: .csv, .tsv or .parquet; and the map, .html.")
 def scan() -> None:
-    """Score the mutants of an antibody and draw a heat map.
+    """Score the mutants of an antibody or antigen, with a heat map.
 
     RUN is the folder of a finished run, or its predictor folder. Every residue of a region or list
     of positions is exchanged; mutants that the store lacks are encoded first. The command can be

@@ -61,7 +61,7 @@ from abag.head.regimes.splits import (
 )
 from abag.head.training.networks import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import cosine_rates
-from abag.head.training.tasks import digest
+from abag.head.training.tasks import Stage, Task, digest, run_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -500,7 +500,7 @@ def adapt_encoders(
         make_folder(out / "checkpoints")
         sweep_partials(out)
         write_json(out / "config.json", record, sort_keys=True)
-        training.run()
+        run_tasks(Stage("adapt", [Task(training.run)], 1))
         return _write_adapter(out, record, training)
 
 

@@ -35,7 +35,7 @@ def draw_search(pairs):
         sides.append(
             KernelSide.of(rng.normal(size=(index.max() + 1, WIDTH)).astype("f4"), (WIDTH,))
         )
-    train = PairSet(*sides, antibody, antigen)
+    train = PairSet(tuple(sides), (antibody, antigen))
     signal = sides[0].train_AD[antibody, 0] + np.sin(sides[1].train_AD[antigen, 0])
     target = signal + rng.normal(scale=0.5, size=pairs)
     target -= target.mean()
@@ -43,18 +43,19 @@ def draw_search(pairs):
     folds = []
     for group in (np.arange(pairs), antibody, antigen, antibody % 50):
         fold_of_pair = grouped_folds(group, FOLDS, 0)
-        folds += [FoldLabels(fold_of_pair != fold, inner, target) for fold in range(FOLDS)]
-    folds.append(FoldLabels(np.ones(pairs, np.bool_), inner, target))
+        folds += [FoldLabels.sort(fold_of_pair != fold, inner, target) for fold in range(FOLDS)]
+    folds.append(FoldLabels.sort(np.ones(pairs, np.bool_), inner, target))
     return KernelSearch(SolvedKernels(train, target, np.ones(pairs)), {}, folds)
 
 
 def costs_alone(search, fold):
     """Return the costs that the pairs of one fold give, without the others."""
     pairs = search.solver.train
-    rows = np.flatnonzero(fold.learned_C)
-    learned = replace(pairs, antibody=pairs.antibody[rows], antigen=pairs.antigen[rows])
+    rows = fold.learned
+    inner = np.repeat(np.arange(len(fold.inner)), [s.stop - s.start for s in fold.inner])
+    learned = replace(pairs, index=tuple(index[rows] for index in pairs.index))
     target = fold.target_C[rows] - fold.target_C[rows].mean()
-    labels = FoldLabels(np.ones(len(rows), np.bool_), fold.inner_C[rows], target)
+    labels = FoldLabels.sort(np.ones(len(rows), np.bool_), inner, target)
     return KernelSearch(SolvedKernels(learned, target, np.ones(len(rows))), {}, [labels])
 
 

@@ -35,6 +35,7 @@ FORMULAS = {
     "pkd": lambda x: x, "value": lambda x: x, "kd_m": lambda x: -np.log10(x),
     "kd_um": lambda x: 6 - np.log10(x), "kd_nm": lambda x: 9 - np.log10(x),
     "kd_pm": lambda x: 12 - np.log10(x), "log10_kd_m": lambda x: -x, "log10_kd_nm": lambda x: 9 - x,
+    "ng_ml": lambda x: 6 - np.log10(x / 150e3), "ug_ml": lambda x: 3 - np.log10(x / 150e3),
     "dg_kcal": lambda x: -x / (1.987204259e-3 * 298.15 * np.log(10)),
 }  # fmt: skip
 SEQUENCES = ("heavy", "light", "antibody", "antigen")

@@ -1,12 +1,12 @@
-"""Measure views of antibodies and kernels on residues, each on and off, by regime.
+"""Measure views of antibodies, each on and off, by regime.
 
     python benchmarks/bench_views.py TABLE --out FOLDER [--rows N ...] [--head NAME ...]
         [--case NAME ...] [--set NAME=VALUE ...] [--seeds K] [--store FOLDER]
     python benchmarks/bench_views.py --tiny --out FOLDER                # seconds, on a CPU
 
 Antibodies have AntiBERTy vectors of all layers and their composition, antigens their composition.
-Every case is a fit of its own on the same folds; weights of views and kernels are chosen by its
-inner folds, so the comparison is nested. ``--rows`` draws that many pairs of the table first, by
+Every case is a fit of its own on the same folds; weights of views are chosen by its inner
+folds, so the comparison is nested. ``--rows`` draws that many pairs of the table first, by
 default it takes all; ``--seeds`` repeats draw and split. A difference is that of the RMSE of
 out-of-fold predictions to the reference of the head, in pKd, with the standard error of a jackknife
 over the groups that a regime counts as one measurement; of several seeds the mean. ``--store`` keeps
@@ -21,7 +21,6 @@ import platform
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,7 +30,6 @@ import pandas as pd
 import abag
 from abag.core.messages import reporting
 from abag.head.demo import demo_table
-from abag.head.models import registry
 from abag.head.models.config import is_used
 
 LAYERS = range(1, 8)
@@ -52,16 +50,6 @@ VIEWS = {
 }
 """Vectors of antibodies by case; the first case is the reference."""
 REFERENCE = "mean"
-ON_RESIDUES = ("one_hot_kernel", "residue_kernel")
-"""Kernels on residues, compared with the first; each reads one case of views, the reference."""
-STACKS = {
-    "stack of one_hot_kernel": ("one_hot_kernel",),
-    "stack of residue_kernel": ("residue_kernel",),
-    "stack of both kernels": ON_RESIDUES,
-}
-"""Stacks by their kernels on residues, compared with the first on the reference."""
-GROUPS = {name: group for group in (ON_RESIDUES, tuple(STACKS)) for name in group}
-"""Heads that are compared with the first of their group."""
 
 
 def embed(table: Path, store: Path, lm: str, layers: tuple[int, ...], options: dict) -> None:
@@ -74,27 +62,17 @@ def embed(table: Path, store: Path, lm: str, layers: tuple[int, ...], options: d
 def predictions(table: Path, store: Path, run: Path, head: str, views: list, options: dict):
     """Fit once; return the out-of-fold predictions and the seconds."""
     begun = time.perf_counter()
-    models = registry.MODELS
-    if head in STACKS:
-        changed = {
-            name: replace(models[name], is_stacked=name in STACKS[head]) for name in ON_RESIDUES
-        }
-        registry.MODELS = {**models, **changed}
-        head = "stack"
     used = {name: value for name, value in options.items() if is_used(name, head)}
-    try:
-        abag.fit(
-            table,
-            store,
-            run,
-            head=head,
-            antibody_vectors=tuple(views),
-            report=False,
-            say=lambda _text: None,
-            **used,
-        )
-    finally:
-        registry.MODELS = models
+    abag.fit(
+        table,
+        store,
+        run,
+        head=head,
+        antibody_vectors=tuple(views),
+        report=False,
+        say=lambda _text: None,
+        **used,
+    )
     return pd.read_parquet(run / "predictions.parquet"), time.perf_counter() - begun
 
 
@@ -128,7 +106,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("table", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", type=int, nargs="+", default=[0])
-    parser.add_argument("--head", nargs="+", default=["kernel", "stack", *ON_RESIDUES])
+    parser.add_argument("--head", nargs="+", default=["kernel", "stack"])
     parser.add_argument("--case", nargs="+", default=[*VIEWS], choices=[*VIEWS])
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seeds", type=int, default=1)
@@ -170,8 +148,7 @@ def measure(whole, rows, arguments, options, scratch, encoder) -> list[str]:
         if not arguments.stored:
             embed(table, store, lm, layers, options)
         for head in arguments.head:
-            cases = [REFERENCE] if head in GROUPS else arguments.case
-            for case in cases:
+            for case in arguments.case:
                 views = [name.format(lm=lm, middle=middle) for name in VIEWS[case]]
                 run = scratch / f"run-{rows}-{seed}-{head}-{case}"
                 try:
@@ -192,7 +169,7 @@ def measure(whole, rows, arguments, options, scratch, encoder) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for (head, case, regime), parts in results.items():
-        first = (GROUPS.get(head, [head])[0], REFERENCE, regime)
+        first = (head, REFERENCE, regime)
         if len(results.get(first, [])) != len(parts):
             continue
         comparisons = [
@@ -220,11 +197,11 @@ def write(path: Path, arguments, lines: list[str]) -> None:
     """Write what has been measured so far."""
     name = "the demo table" if arguments.table is None else arguments.table.name
     head = [
-        f"# Views and kernels on residues, {datetime.now(UTC):%Y-%m-%d}",
+        f"# Views, {datetime.now(UTC):%Y-%m-%d}",
         "",
         f"{name}, {arguments.seeds} seed(s), on {platform.processor() or platform.machine()}, Python "
         f"{platform.python_version()}. Difference: RMSE minus that of the head on "
-        f"`{REFERENCE}` ({ON_RESIDUES[0]} for kernels on residues), in pKd.",
+        f"`{REFERENCE}`, in pKd.",
     ]
     path.write_text("\n".join([*head, *lines, ""]), encoding="utf-8")
 

@@ -1,7 +1,8 @@
 """Errors that a user can fix.
 
 Every message is one line: where the problem is, what is wrong, with its value, what was expected,
-and what to do. All classes are public as ``abag.NAME``. A module derives a class of its own from
+and what to do. All classes are public as ``abag.NAME``. Those of invalid values are also
+`ValueError`, as scikit-learn and other libraries expect. A module derives a class of its own from
 one of them only where code has to catch it.
 """
 
@@ -37,7 +38,7 @@ class AbagError(Exception):
         self.options: tuple[str, ...] = tuple(dict.fromkeys(FLAG.findall(str(self))))
 
 
-class OptionError(AbagError):
+class OptionError(AbagError, ValueError):
     """An option is unknown, its value is invalid, or options contradict each other."""
 
 
@@ -53,7 +54,7 @@ class HubError(AbagError):
     """The hub cannot be reached, refuses, or lists what a hub does not."""
 
 
-class TableError(AbagError):
+class TableError(AbagError, ValueError):
     """A table cannot be read or written, has no rows, or its cells contradict each other."""
 
 
@@ -61,11 +62,11 @@ class ColumnError(TableError):
     """A column is missing, several could play a role, or values are not of the kind expected."""
 
 
-class SequenceError(AbagError):
+class SequenceError(AbagError, ValueError):
     """A sequence, name or mutation is invalid, or a chain is too long for an encoder."""
 
 
-class LabelError(AbagError):
+class LabelError(AbagError, ValueError):
     """A label is invalid, its unit is not known, or nothing can be learned from the labels."""
 
 
@@ -99,7 +100,7 @@ class OutputError(AbagError):
     """A file or folder cannot be written: it exists, is in use, or its disk is full."""
 
 
-class SplitError(AbagError):
+class SplitError(AbagError, ValueError):
     """A table cannot be split as requested, or a split would leak."""
 
 

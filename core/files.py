@@ -213,18 +213,21 @@ def why_unreadable(folder: Path, error: Exception) -> str:
 
 
 def why_not_writable(
-    out: Path, sources: Iterable[object], *, force: bool, option: str = "--out"
+    out: Path, others: Iterable[object], *, force: bool, option: str = "--out"
 ) -> str:
-    """Say why a file that the user named by `option` must not be written; empty if it may."""
+    """Say why a file that the user named by `option` must not be written; empty if it may.
+
+    `others` are what the command reads and writes beside it; tables in memory are no files.
+    """
     other = f"Choose another {option}."
     if not out.parent.is_dir():
         return f"{out}: its folder does not exist; expected one. Create it, or choose another."
-    for source in sources:
-        if not isinstance(source, Path | str):  # a table in memory
-            continue
-        path = Path(source)
-        if path.exists() and out.exists() and path.samefile(out):
-            return f"{out}: {option} is also the input table; expected another file. {other}"
+    for path in (Path(given) for given in others if isinstance(given, Path | str)):
+        is_linked = path.exists() and out.exists() and path.samefile(out)
+        if is_linked or path.resolve() == out.resolve():
+            return (
+                f"{out}: {option} is the same file as another argument; expected its own. {other}"
+            )
     if out.is_dir() or (out.exists() and not force):
         return f"{out}: already exists; use --force to overwrite. {other}"
     return _why_read_only(out.parent, option)

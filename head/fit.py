@@ -127,7 +127,7 @@ def fit(
     """
     config = FitConfig.from_keywords(options, "fit")
     with reporting(bars=progress, details=verbose):
-        return _fit(table, store, Path(run), config, verbose=verbose, report=report)
+        return _fit(table, store, Path(run), config, report=report)
 
 
 def _fit(
@@ -136,7 +136,6 @@ def _fit(
     run: Path,
     config: FitConfig,
     *,
-    verbose: bool,
     report: bool,
 ) -> RunSummary:
     """Do the steps of docs/architecture.md, a call each; data travels forward only."""
@@ -158,7 +157,7 @@ def _fit(
         return finished
     refuse_read_only(run, run / "predictor", run / "checkpoints")
     inputs, regimes = split_inputs(inputs)
-    trainings = Trainings.of(run, inputs, config, regimes, verbose)
+    trainings = Trainings.of(run, inputs, config, regimes)
     from abag.head.training.networks import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
@@ -295,7 +294,6 @@ class Trainings(NamedTuple):
     config: FitConfig
     device: torch.device
     parts: RunParts
-    verbose: bool = False
 
     @classmethod
     def of(
@@ -304,7 +302,6 @@ class Trainings(NamedTuple):
         inputs: RunInputs,
         config: FitConfig,
         regimes: Sequence[MeasuredRegime],
-        verbose: bool = False,
     ) -> Self:
         """Decide the parts and the device of a run, and gather what all its fits share."""
         pairs = inputs.pairs
@@ -317,7 +314,7 @@ class Trainings(NamedTuple):
         if config.network is not None:  # folds have the batch that suits the pairs of the last fit
             config = replace(config, batch_size=config.fitting_batch(parts.pairs)[0])
         device = choose_device(config)
-        return cls(run / "checkpoints", inputs, vectors, config, device, parts, verbose)
+        return cls(run / "checkpoints", inputs, vectors, config, device, parts)
 
     @property
     def models(self) -> dict[str, int]:
@@ -481,7 +478,6 @@ def _network_tasks(
             config=config,
             device=trainings.device,
             folder=trainings.folder / name,
-            verbose=trainings.verbose,
         )
         trained.update(zip(group, train(inputs), strict=True))
 
@@ -528,7 +524,7 @@ def fit_regimes(
     if epochs:
         config = replace(config, epochs=max(1, round(float(np.median(epochs)))))
     folder = trainings.folder / "all-pairs"
-    settings = trainings._replace(folder=folder, config=config, verbose=False)
+    settings = trainings._replace(folder=folder, config=config)
     needed = needed_parts(models, [regime.mixture for regime in weighed.regimes])
     return fitted, weighed, fit_all_pairs(settings, last, rows[-1], needed, work)
 
@@ -562,11 +558,7 @@ def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[Train
     largest = max(len(learned_rows(split)) for split in splits)
     on_cpu = trainings.device.type == "cpu" and trainings.inputs.pairs.censored.any()
     threads = count_threads(len(tasks), largest, count_cores()) if on_cpu else 1
-    if threads == 1:
-        for task in tasks:
-            task.run()
-    else:
-        run_tasks(Stage("fit: bounds of labels", tasks, threads))
+    run_tasks(Stage("fit: labels", tasks, threads))
     return [collected[i] for i in range(len(splits))]
 
 
@@ -611,7 +603,7 @@ def _learning_curve(
             say(f"learning curve: {name} left out: {error}")
             continue
         folder = trainings.folder / f"share-{share}"
-        settings = trainings._replace(folder=folder, parts=parts, verbose=False)
+        settings = trainings._replace(folder=folder, parts=parts)
         fitted = fit_folds(settings, splits, title=f"fit: learning curve, {share}")
         thinned_regime = replace(first, splits=tuple(splits))
         (regime,) = weigh_run(pairs, [(thinned_regime, fitted)]).regimes

@@ -169,8 +169,8 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
 
 
 def _named_sequences(config: FitConfig, saved: SavedRun) -> tuple[str, ...]:
-    """Return the files with the names of all rounds, of earlier ones those that are unchanged."""
-    files = [file.path for file in saved.layout.sequences if not file.why_not()]
+    """Return the files with the names of all rounds, of earlier ones those that exist."""
+    files = [path for path in saved.layout.sequences if Path(path).exists()]
     given = [str(Path(path).expanduser().absolute()) for path in config.sequences]
     return tuple(dict.fromkeys([*files, *given]))
 

@@ -31,7 +31,6 @@ from abag.embed.tables.pairs import SequenceTable, UniqueSequences, describe_row
 from abag.embed.tables.table import TableLike
 from abag.head.evaluation.verdicts import label_problems, summarize_labels
 from abag.head.labels.column import decide_label
-from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
@@ -197,47 +196,32 @@ def _read_columns(
 ) -> tuple[LabelledPairs | None, str, list[str]]:
     """Read the columns of labels, and those beside them, as `fit` would.
 
-    Returns the pairs, why `fit` would refuse the table (empty if it would not, or if there are no
-    labels), and what is said of features, errors and weights. If it would refuse these, the pairs
-    are read without them.
+    Returns the pairs (None if `fit` would refuse the table, or there are no labels), why it would
+    refuse it, and what is said of features, errors and weights.
     """
-    beside = list[str]()
     columns = columns_beside(table)
-    of_store = [column.name for column in columns if column.in_store]
     in_table = [column for column in columns if not column.in_store]
-    with reporting(beside.append):
-        pairs, refused = _label(table, options, in_table, label)
-    if pairs is None and columns:
-        pairs, of_labels = _label(table, options, (), label)
-        return pairs, of_labels or refused, []
+    beside = list[str]()
+    strict = options.bad_rows == "error" and bool(table.skipped.bad)
+    try:
+        with reporting(beside.append):
+            pairs = label_pairs(table, refuse_sequences=strict, beside=in_table, label=label)
+            training_labels(pairs, np.arange(len(pairs)))
+            pairs = with_feature_columns(pairs)
+    except AbagError as error:
+        # a table to predict has no labels, but columns beside labels are of a table to fit
+        no_label = all(layout.is_absent for layout in table.labels) and not in_table
+        if strict:
+            refusal = table.skipped.refusal(table.source, kept=len(table.frame))
+            raise (refusal if isinstance(error, MissingColumn) else error) from None
+        return None, "" if no_label else str(error), []
+    of_store = [column.name for column in columns if column.in_store]
     if of_store:
         beside.append(
             f"features {quote_names(of_store)}: likelihoods of a store that was begun with abag "
             "embed --loglik; not looked for here"
         )
-    return pairs, refused, beside
-
-
-def _label(
-    table: SequenceTable,
-    options: PlanOptions,
-    beside: Sequence[ColumnBeside],
-    label: ReadLabel | None,
-) -> tuple[LabelledPairs | None, str]:
-    """Label the pairs as `fit` would; None, and why, if it would refuse them."""
-    strict = options.bad_rows == "error" and bool(table.skipped.bad)
-    try:
-        pairs = label_pairs(table, refuse_sequences=strict, beside=beside, label=label)
-        training_labels(pairs, np.arange(len(pairs)))
-        pairs = with_feature_columns(pairs)
-    except AbagError as error:
-        # a table to predict has no labels, but columns beside labels are of a table to fit
-        no_label = all(layout.is_absent for layout in table.labels) and not beside
-        if strict:
-            refusal = table.skipped.refusal(table.source, kept=len(table.frame))
-            raise (refusal if isinstance(error, MissingColumn) else error) from None
-        return None, "" if no_label else str(error)
-    return pairs, ""
+    return pairs, "", beside
 
 
 def _work(table: SequenceTable, pairs: int, options: PlanOptions) -> Workload:

@@ -198,8 +198,8 @@ def _public_record(folder: Path, weights: bytes, *, with_sequences: bool) -> byt
     for kind in KINDS:
         for view in record[kind]["views"]:
             view["origin"] = public_origin(view["origin"])
-    for file in record["layout"]["sequences"]:
-        file["path"] = Path(file["path"]).name
+    files = record["layout"]["sequences"]
+    record["layout"]["sequences"] = [Path(path).name for path in files]
     if not with_sequences:
         record["layout"] |= {"antigen": "", "parent": ""}
     digest = record_digest(record, weights)

@@ -53,7 +53,13 @@ from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features, training_labels
 from abag.head.models.config import MAY_CHANGE, VALIDATION_PAIRS, FitConfig, check_same, is_used
 from abag.head.models.network import LOSSES
-from abag.head.models.pair_vectors import Fit, PairVectors, SideVectors, TrainingRows
+from abag.head.models.pair_vectors import (
+    Fit,
+    PairVectors,
+    SideVectors,
+    StoredVectors,
+    TrainingRows,
+)
 from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
@@ -73,7 +79,6 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
-    from abag.core.arrays import Floats
     from abag.embed.store.store import Store
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs
@@ -130,19 +135,15 @@ class SearchProblem:
     device: torch.device
     objective: str
     """Key of the metric, or `LOG_LOSS`."""
-    views: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)
-    """Columns of each view of the sides that have several."""
+    read: dict[tuple[Kind, str], StoredVectors] = field(default_factory=dict)
 
-    read: dict[tuple[Kind, str], NDArray[np.float32]] = field(default_factory=dict)
-
-    def vectors(self, kind: Kind, pooling: str) -> NDArray[np.float32]:
+    def vectors(self, kind: Kind, pooling: str) -> StoredVectors:
         """Read the vectors of a kind and pooling, one row per unique sequence of the table."""
         if (kind, pooling) not in self.read:
             views = self.config.views_of(kind)
             if getattr(self.config, f"{kind}_vectors") is None:  # else nothing is left to choose
                 views = [{**views[0], "pooling": pooling}]
-            stored = read_vectors(self.store, self.pairs.table, kind, views)
-            self.read[kind, pooling] = stored.x_ND
+            self.read[kind, pooling] = read_vectors(self.store, self.pairs.table, kind, views)
         return self.read[kind, pooling]
 
     @property
@@ -178,23 +179,6 @@ def without_test_part(
 def is_lower_better(objective: str) -> bool:
     """Tell whether lower values of an objective are better."""
     return objective == LOG_LOSS or find_metric(objective).lower_is_better
-
-
-def assign_folds(
-    group: NDArray[np.int64], folds: int, seed: int, level: Floats | None = None
-) -> NDArray[np.int64]:
-    """Assign whole groups to inner folds; `group` and the result have shape (P,).
-
-    With the class of each pair, `level` (P,), each fold has about equally many of each class.
-    """
-    groups = len(distinct(group))
-    if groups < folds:
-        msg = (
-            f"--inner-folds {folds}: only {groups} groups are outside the test part; expected at "
-            "least one per fold. Use fewer --inner-folds or another --split."
-        )
-        raise SplitError(msg)
-    return grouped_folds(group, folds, seed, level)
 
 
 def is_closed_form(params: Params) -> bool:
@@ -262,8 +246,8 @@ def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
     pairs = problem.pairs
     sides = {}
     for kind in KINDS:
-        x_ND = problem.vectors(kind, params[f"{kind}_pooling"])
-        sides[kind] = SideVectors(x_ND, pairs.index(kind), views=problem.views.get(kind, ()))
+        stored = problem.vectors(kind, params[f"{kind}_pooling"])
+        sides[kind] = SideVectors(stored.x_ND, pairs.index(kind), views=stored.widths)
     return PairVectors(sides, encoded_features(pairs))
 
 
@@ -708,14 +692,12 @@ def _define_search(
         is_fixed = getattr(config, f"{kind}_vectors") is not None
         is_chosen = vectors.views and not is_fixed
         poolings[kind] = vectors.folder.vector_poolings if is_chosen else ("mean",)
-    widths = {kind: vectors.widths for kind, vectors in inputs.vectors.items()}
     problem = SearchProblem(
         pairs=pairs,
-        fold=assign_folds(group, folds, config.seed, pairs.pkd if classes else None),
+        fold=grouped_folds(group, folds, config.seed, pairs.pkd if classes else None),
         group=group,
         store=inputs.store,
         poolings=poolings,
-        views={kind: views for kind, views in widths.items() if len(views) > 1},
         config=config,
         device=resolve_device(config.device),
         objective=objective,

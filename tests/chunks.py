@@ -38,7 +38,6 @@ SIZES = {
     "simulated_values": "head.design.batches:BLOCK_VALUES",
     "neighbours": "head.regimes.similar:NEIGHBOURS",
     "projected_sample": "head.regimes.similar:SAMPLE",
-    "clustered_sequences": "head.regimes.relations:MANY_SEQUENCES",
     "standardised_numbers": "head.models.pair_vectors:BLOCK",
     "recognised_cells": "embed.tables.content:CHECKED_AT_MOST",
     "large_table": "head.regimes.folds:LARGE_TABLE",

@@ -108,10 +108,11 @@ def write_vectors(store, kind, keys, x_ND, *, fingerprint="ab" * 16, poolings=No
         writer.add(keys, np.full(len(keys), 15, np.int32), {"mean": x_ND} | (poolings or {}))
 
 
-def add_vectors(path, frame, *, fingerprint="ab" * 16, shift=0.0):
+def add_vectors(path, frame, *, kind=None, fingerprint="ab" * 16, shift=0.0):
     """Add the sequences of a table that a store lacks; two calls give the same vectors."""
     store = open_store(path, create=True)
-    for kind, unique in read_sequences(frame).sequences.items():
+    kinds = KINDS if kind is None else (kind,)
+    for kind, unique in read_sequences(frame, kinds=kinds).sequences.items():
         info = {"name": "drawn", "fingerprint": fingerprint}
         keys = unique.keys[store.find_folder(kind, info).missing(unique.keys)]
         x_ND = keys[:, :6].astype(np.float32) / 64 + shift

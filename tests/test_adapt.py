@@ -318,7 +318,6 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     other += ["--epochs", 1, "--run", tmp_path / "other", "--split", "random", "--split-seed", 7]
     line = run(*other, code=1).stderr.splitlines()[-1]
     assert "trained its adapter" in line
-    assert "--allow-adapter-leak" in line
     assert not (tmp_path / "other").exists()
     split_file = line.split("--split file=")[1].split(")")[0]
     said = []
@@ -332,8 +331,6 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     )
     assert fitted["regimes"][0]["split"]["rows"]["train"] == made["pairs"]["head"]
     assert any(f"{made['pairs']['adapter']} training pairs trained" in text for text in said)
-    run(*other, "--allow-adapter-leak")
-    assert "the scores measure memorisation" in (tmp_path / "other" / "report.html").read_text()
     new = {"heavy": ["ACDWWKLACDEF", "WWWWCDEFGHIK"], "antigen": "ACDEFGHIKLMN", "say": said.append}
     by_store = abag.load_predictor(tmp_path / "own").predict(**new)
     bundle = shutil.copytree(tmp_path / "own" / "predictor", tmp_path / "bundle")

@@ -103,6 +103,7 @@ def words(no, yes):
         ("binder", words("Faux", "Vrai")),
         ("polyreactive", words("neg", "pos")),
         ("label", ANSWERS.astype(float)),
+        ("Label", 2 * ANSWERS - 1),
         ("class", words("negative", "positive")),
         ("hit", words("N", "Y")),
         ("Interaction label", ANSWERS),
@@ -137,7 +138,7 @@ def test_a_value_of_any_name_is_positive_if_the_user_says_so():
 def test_words_of_any_kind_are_no_measurements_and_need_their_order(pair):
     frame = table(binding_strength=words(*pair))
     for options in ({}, {"label": "kd_nm"}):
-        with pytest.raises(LabelError, match=rf"'{pair[1]}'.*, which are words.* --classes NAMES"):
+        with pytest.raises(LabelError, match=rf"'{pair[1]}' is not a valid.* --classes NAMES"):
             labelled(frame, columns={"label": "binding_strength"}, **options)
 
 
@@ -170,9 +171,13 @@ def test_ordered_classes_are_numbered_from_the_lowest():
 @pytest.mark.parametrize(
     ("cells", "options", "said"),
     [
-        (range(ROWS), {"label": "binary"}, "30 values .*which may be counts or classes"),
+        (range(ROWS), {"label": "binary"}, "30 different cells .*--classes NAMES"),
         ([n % 6 for n in range(ROWS)], {}, "does not say what it measures.*--classes 0,1,2,3,4,5"),
-        (["yes", "pos", "no"] * 10, {}, "holds 'pos' and 'yes', which both say yes"),
+        (
+            ["yes", "pos", "no"] * 10,
+            {},
+            "3 different cells .'no', 'pos', 'yes'.; expected a word for each",
+        ),
         (["maybe", *words("no", "yes")[1:]], {}, "row 1.*'maybe'.*expected one of 'no', 'yes'"),
         (words("no", "yes"), {"classes": ("low", "high")}, "has no cell"),
         ([1.5, 2.5] * 15, {"label": "binary"}, "--positive 1.5 or --positive 2.5"),
@@ -189,7 +194,7 @@ def test_what_is_no_class_is_refused_in_one_line(cells, options, said):
     [
         ({"label": "kd_nm", "positive": "yes"}, "--label says kd_nm"),
         ({"label": "binary", "no_binding": 3.0}, "--no-binding is of numbers"),
-        ({"label": "binary", "classes": ("a", "b", "c")}, "names 3 classes"),
+        ({"label": "binary", "classes": ("a", "b", "c")}, "--label says binary"),
         ({"classes": ("a", "a")}, "two or more different names"),
         ({"label": "classes"}, "expected --classes too"),
         ({"positive": "a", "classes": ("a", "b")}, "each names the classes"),

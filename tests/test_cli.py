@@ -107,6 +107,21 @@ def test_a_path_that_cannot_be_used_is_one_line_without_a_traceback(pairs, tmp_p
     assert line.startswith(f"Error: {pairs}: cannot be used (Not a directory); ")
 
 
+def test_objects_are_not_visited_as_a_command_ends(tmp_path):
+    code = (
+        "import gc; gc.disable()\n"
+        "class Cycle:\n"
+        "    def __init__(self): self.own = self\n"
+        "    def __del__(self): print('visited')\n"
+        "Cycle()\n"
+        "from abag.cli import main; main(['embed', 'absent.csv', '--store', 'store'])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.startswith("Error: absent.csv")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
 def test_a_full_disk_is_called_that(monkeypatch, tmp_path):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "pairs.csv"))
     monkeypatch.setattr(pd.DataFrame, "to_csv", raising(full))

@@ -19,6 +19,7 @@ LEADERS = [
 ]  # fmt: skip
 TAILS = ["GGSHHHHHH", "GGGGSGGGGS", "LPETGG", "AAAEQKLISEEDL", "EPKTPKPQ", "RGSHHHHHH"]
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
+NO_CHAINS = "No column holds sequences: add columns with those of whole chains, joined from their"
 
 
 def table(heavies, lights=None, antigens=ANTIGEN):
@@ -34,22 +35,24 @@ def counts(frame, **options):
     return abag.plan(frame, **options)["found"]
 
 
-@pytest.mark.parametrize("leader", LEADERS)
-def test_residues_before_a_variable_domain_are_counted(leader):
-    for heavy, light in ((leader + HEAVY, LIGHT), (HEAVY, leader + LIGHT)):
+@pytest.mark.parametrize(("before", "behind"), [
+    *((leader, "") for leader in LEADERS), *(("", tail) for tail in TAILS),
+    ("", "ASTKGPSVFPLAPSSK"), ("", "RTVAAPSVFIFPPSDEQ"), (LEADERS[0], TAILS[0]),
+])  # fmt: skip
+def test_residues_beside_a_variable_domain_are_counted(before, behind):
+    for heavy, light in ((before + HEAVY + behind, LIGHT), (HEAVY, before + LIGHT + behind)):
         (note,) = notes(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
-        assert note.startswith("1 antibody with residues before the variable domain")
+        assert note.startswith("1 antibody with residues beside the variable domain, such as")
         assert "--antibody-region fv" in note
         cut = table([heavy], [light])
-        assert read_sequences(cut, antibody_region="fv").antibodies.chains == [(HEAVY, LIGHT)]
-        assert counts(cut, antibody_region="fv")["leader_antibodies"] == 0
+        assert counts(cut, antibody_region="fv")["flanked_antibodies"] == 0
 
 
-@pytest.mark.parametrize("tail", TAILS)
-def test_residues_behind_a_variable_domain_are_counted(tail):
-    for heavy, light in ((HEAVY + tail, LIGHT), (HEAVY, LIGHT + tail)):
-        (note,) = notes(table([heavy, D13_HEAVY], [light, D13_LIGHT]))
-        assert note.startswith("1 antibody with residues behind the variable domain that are no")
+@pytest.mark.parametrize("leader", LEADERS)
+def test_leaders_are_cut_off(leader):
+    for heavy, light in ((leader + HEAVY, LIGHT), (HEAVY, leader + LIGHT)):
+        read = read_sequences(table([heavy], [light]), antibody_region="fv")
+        assert read.antibodies.chains == [(HEAVY, LIGHT)]
 
 
 def test_a_stop_codon_behind_a_chain_is_left_out_and_counted():
@@ -74,14 +77,13 @@ def test_other_stop_codons_are_refused(heavy):
 
 @pytest.mark.parametrize(("heavy", "light"), [
     (HEAVY, LIGHT), (D13_HEAVY, D13_LIGHT), (f"M{HEAVY}", LIGHT[1:]), (HEAVY[3:], f"{LIGHT}RT"),
-    (f"{HEAVY}ASTKGPSVFPLAPSSK", f"{LIGHT}RTVAAPSVFIFPPSDEQ"), (f"{HEAVY}ASTKG", f"{LIGHT}R"),
+    (f"{HEAVY}AST", f"{LIGHT}R"),
 ])  # fmt: skip
-def test_variable_domains_and_their_constant_domains_have_no_leader_and_no_tag(heavy, light):
-    flanks = counts(table([heavy], [light]))
-    assert flanks["leader_antibodies"] == flanks["tail_antibodies"] == 0
+def test_ends_of_variable_domains_may_vary(heavy, light):
+    assert counts(table([heavy], [light]))["flanked_antibodies"] == 0
 
 
-def test_every_command_reports_leaders_and_tags_as_it_does_constant_domains(tmp_path):
+def test_every_command_reports_residues_beside_variable_domains(tmp_path):
     rng = random.Random(0)
     heavies = [HEAVY.replace("GFNIK", "".join(rng.choices("ADEFGHKLNQ", k=5))) for _ in range(40)]
     train = table([LEADERS[0] + heavies[0], *heavies[1:]]).assign(
@@ -98,9 +100,8 @@ def test_every_command_reports_leaders_and_tags_as_it_does_constant_domains(tmp_
         run("predict", path, "--run", folder, "--out", tmp_path / "o.csv"),
     ]
     for result in done:
-        assert "a leader peptide or a tag, which harms" in result.output + result.stderr
-    flanks = json.loads(run("plan", path, "--json").stdout)["found"]
-    assert (flanks["leader_antibodies"], flanks["tail_antibodies"]) == (1, 0)
+        assert "a linker or a constant domain, which harms" in result.output + result.stderr
+    assert json.loads(run("plan", path, "--json").stdout)["found"]["flanked_antibodies"] == 1
 
 
 @pytest.mark.parametrize("cdrs", [
@@ -134,13 +135,6 @@ def test_chains_in_which_no_variable_domain_is_found_are_counted():
     assert notes(table([other, HEAVY])) == [
         "1 antibody with a chain in which no variable domain is found"
     ]
-
-
-def test_antigens_with_a_histidine_tag_are_counted():
-    flanks = counts(
-        table([HEAVY] * 3, None, [ANTIGEN, f"{ANTIGEN}GSHHHHHHHH", f"MGHHHHHH{ANTIGEN}"])
-    )
-    assert flanks["tagged_antigens"] == 2
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -185,7 +179,7 @@ def test_columns_that_may_play_one_role_are_listed_as_alternatives():
     with pytest.raises(ColumnError, match=words):
         read_sequences(both)
     parts = pd.DataFrame({"fwr3": [HEAVY[65:97]] * 2, "cdr3_aa": ["ARDYYGMDVARDYYGMDVARD"] * 2})
-    with pytest.raises(ColumnError, match="'fwr3', 'cdr3_aa' hold parts of chains"):
+    with pytest.raises(ColumnError, match=NO_CHAINS):
         abag.plan(parts)
 
 
@@ -203,25 +197,13 @@ def test_a_role_given_twice_and_a_column_given_for_two_roles_are_errors(tmp_path
         abag.plan(tmp_path / "t.csv", columns={"heavy": "heavy", "antigen": "heavy"})
 
 
-def test_a_table_of_loops_without_chains_is_told_to_write_them_into_the_parent():
-    loops = {"HCDR1": ["GFNIKDTY", "GYNIKDTY"], "HCDR3": ["ARWGGYGFYAMDY", "TRWGEYFYFMDL"]}
-    distances = {"HCDR3 edit distance to trastuzumab": [3, 5], "KD (nM)": [0.56, 0.63]}
-    words = "'HCDR1', 'HCDR3' hold parts of chains: write whole variable domains"
-    with pytest.raises(TableError, match=words):
-        abag.plan(pd.DataFrame(loops | distances), no_antigen=True)
+@pytest.mark.parametrize("names", [["HCDR1", "HCDR3"], ["loop", "epitope"], ["1", "2"]])
+def test_a_table_of_parts_of_chains_is_told_to_write_whole_ones(names):
+    loops = dict(zip(names, [["GFNIKDTY", "GYNIKDTY"], ["ARWGGYGFYAMDY", "TRWGEYF"]], strict=True))
     target = {"Target": ["IL17A", "IL23A"]}  # reads as a mutation of a chain I
-    with pytest.raises(TableError, match=words):
-        abag.plan(pd.DataFrame(target | loops | distances))
-
-
-@pytest.mark.parametrize("name", ["Unnamed: 0", "loop", "SASFYFDTYI"])
-def test_peptides_of_no_antigen_are_called_parts_of_chains(name):
-    loops = pd.DataFrame({name: ["AAAAYDYWFDY", "ARDGYSSGWYF"], "log(R3/R2)": [0.1, -1.2]})
-    with pytest.raises(ColumnError, match=f"{name!r} holds parts of chains: write whole variable"):
-        abag.plan(loops)
-    other = loops.rename(columns={name: "epitope"})
-    with pytest.raises(ColumnError, match="No column holds sequences"):
-        abag.plan(other)
+    for others in ({}, target, {str(at): [residue, "-"] for at, residue in enumerate(HEAVY, 3)}):
+        with pytest.raises(ColumnError, match=NO_CHAINS):
+            abag.plan(pd.DataFrame(others | loops | {"KD (nM)": [0.56, 0.63]}))
 
 
 @pytest.mark.parametrize(("name", "role"), [
@@ -229,7 +211,7 @@ def test_peptides_of_no_antigen_are_called_parts_of_chains(name):
     ("VDJ_translation", "antibody"), ("Ab_target", "antigen"),
 ])  # fmt: skip
 def test_what_is_called_an_antibody_or_a_linker_is_proposed_for_no_antigen(name, role):
-    words = f'content: columns={{"{role}": "{name}"}}' if role else "No column holds sequences"
+    words = f'content: columns={{"{role}": "{name}"}}' if role else NO_CHAINS
     cells = ["GGGGSGGGGSGGGGSGGGGSGGGGS", "GGGGSGGGGSGGGGSGGGGSGGGGSGGGGS"]
     with pytest.raises(ColumnError, match=re.escape(words)):
         abag.plan(pd.DataFrame({"nanobody_id": ["7D12", "9G8"], name: cells}))
@@ -240,25 +222,3 @@ def test_mutations_in_the_place_of_chains_are_told_to_need_the_parent(name):
     cells = ["V2Q, Q3L, L4V", "E1Q", "V2Q, Q3L, L4V, S7T, G8A, A49G"]
     with pytest.raises(ColumnError, match=f"column {name!r} holds mutations, .* with parent="):
         abag.plan(pd.DataFrame({name: cells, "antigen": ANTIGEN}))
-
-
-def test_a_table_of_a_column_per_residue_is_told_to_join_them():
-    numbered = {str(at): [residue, "-"] for at, residue in enumerate(HEAVY, 1)}
-    table = pd.DataFrame({"Id": ["a", "b"], "cdr3": "ARDYYGMDV", "chain_type": "H", **numbered})
-    words = r"'1', '2', .* hold one residue each, as ANARCI numbers them: join those of each chain"
-    with pytest.raises(ColumnError, match=words):
-        abag.plan(table, no_antigen=True)
-
-
-def test_a_table_of_all_parts_of_chains_is_told_to_join_them():
-    ends = {"fwr1": 25, "cdr1": 33, "fwr2": 50, "cdr2": 58, "fwr3": 96, "cdr3": 109, "fwr4": 120}
-    table = {}
-    start = 0
-    for name, end in ends.items():
-        table[name] = [HEAVY[start:end]] * 2
-        table[f"{name}_nt"] = ["GCTGAT" * (end - start)] * 2
-        start = end
-    listed = ", ".join(f"'{name}'" for name in ends)
-    words = f"{listed} hold parts of chains: .* for example FR1, CDR1, FR2, .* in this order"
-    with pytest.raises(ColumnError, match=words):
-        abag.plan(pd.DataFrame(table), no_antigen=True)

@@ -98,7 +98,7 @@ def test_antibodies_with_constant_domains_are_counted_with_what_to_do():
     pairs = read([VH + CH1, VH, D13_H + CH1], [VL + CK, VL, LAMBDA + CL])
     assert pairs.antibodies.chains[0] == (VH + CH1, VL + CK)
     (note,) = pairs.notes
-    assert note.startswith("2 antibodies with residues of constant domains")
+    assert note.startswith("2 antibodies with residues beside the variable domain")
     assert "--antibody-region fv" in note
 
 

@@ -174,16 +174,6 @@ def test_rows_that_a_filter_hides_are_read_and_reported(tmp_path):
     assert not any("hidden" in note for note in read_sequences(workbook(tmp_path / "b.xlsx")).notes)
 
 
-def test_rows_that_are_crossed_out_are_read_and_reported(tmp_path):
-    def cross_out(sheet):
-        for cell in sheet[3]:
-            cell.font = Font(strike=True)
-
-    notes = read_sequences(workbook(tmp_path / "t.xlsx", change=cross_out)).notes
-    assert any("1 row with cells that are struck through, the first is A3" in x for x in notes)
-    assert not any("struck" in x for x in read_sequences(workbook(tmp_path / "u.xlsx")).notes)
-
-
 @pytest.mark.parametrize("shown", ["0.0%", "#,##0,", '0.0" pM"', "0\\ \\p\\M", '">"0%'])
 def test_numbers_that_a_sheet_shows_otherwise_than_it_stores_them_are_reported(tmp_path, shown):
     def change(sheet):
@@ -310,3 +300,13 @@ def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     assert "pip install openpyxl" in refusal(path)
+
+
+def test_rows_that_are_crossed_out_are_read_and_reported(tmp_path):
+    def cross_out(sheet):
+        for cell in sheet[3]:
+            cell.font = Font(strike=True)
+
+    notes = read_sequences(workbook(tmp_path / "t.xlsx", change=cross_out)).notes
+    assert any("1 row with cells that are struck through, the first is A3" in x for x in notes)
+    assert not any("struck" in x for x in read_sequences(workbook(tmp_path / "u.xlsx")).notes)

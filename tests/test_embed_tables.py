@@ -92,6 +92,14 @@ def test_text_that_excel_saves_in_another_encoding_is_read(tmp_path, encoding):
     assert (remark in str(abag.plan(path))) == (encoding == "cp1252")
 
 
+def test_the_first_character_of_windows_may_stand_far_down(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "_ENCODING_BYTES", 16)
+    path = tmp_path / "a.csv"
+    for encoding in ("utf-8", "cp1252"):  # characters of UTF-8 lie across blocks
+        path.write_bytes(("heavy,antigen\n" + 9 * "QVQ,MKT\n" + 9 * "QVQ,µé\n").encode(encoding))
+        assert read_table(path).frame["antigen"].tolist()[8:11] == ["MKT", "µé", "µé"]
+
+
 @pytest.mark.parametrize(("header", "row"), [
     ('"VH" "antigen" "KD (M)"', '"a{}" "EV{}" "MKT" 1e-09'),  # write.table of R
     ('"VH"\t"antigen"\t"KD (M)"', '"a{}"\t"EV{}"\t"MKT"\t1e-09'),

@@ -46,7 +46,7 @@ def library(number, seed=0):
     return pd.DataFrame(rows), effect
 
 
-@pytest.fixture(scope="module", params=["one_hot_ridge", "one_hot_kernel"])
+@pytest.fixture(scope="module", params=["one_hot_ridge", "residue_kernel"])
 def case(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("explain")
     table, effect = library(240)
@@ -135,7 +135,7 @@ def test_a_run_without_parts_that_compare_residues_is_refused(case, tmp_path):
         abag.predict(table, tmp_path / "run", explain=tmp_path / "why.csv", **options)
     with pytest.raises(PredictionError, match=r"^explain and cross: pairs of a table"):
         abag.predict(table, case.run, cross=table, explain=tmp_path / "why.csv", **options)
-    with pytest.raises(OutputError, match="explain and out name one file; expected two"):
+    with pytest.raises(OutputError, match="explain is the same file as another argument"):
         abag.predict(table, case.run, tmp_path / "s.csv", explain=tmp_path / "s.csv", **options)
     many = pd.concat([table] * 100)
     with pytest.raises(PredictionError, match=r"^explain: 1,200 pairs; expected at most 1,000"):
@@ -219,7 +219,7 @@ def test_contributions_to_classes_are_to_their_latent_values(tmp_path):
     binder = np.where(table["pKd"] > 8, "yes", "no")
     table = table.drop(columns="pKd").assign(binder=binder)
     abag.embed_table(table, tmp_path / "store", say=False, **COMPOSITION)
-    options = {"head": "one_hot_kernel", "split": "random", "say": False}
+    options = {"head": "residue_kernel", "split": "random", "say": False}
     abag.fit(table, tmp_path / "store", tmp_path / "run", **options)
     drawn = drawn_in_report(tmp_path / "run")
     assert drawn["to"] == "latent value (probit)"

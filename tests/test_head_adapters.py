@@ -10,7 +10,6 @@ from heads import TEST, read_labels, sequence_keys, splits_of, store_vectors
 
 import abag
 from abag import FitConfig, SplitError
-from abag.core.messages import reporting
 from abag.embed.store.shard import write_adapter_files
 from abag.head.regimes.splits import split_frame
 from abag.head.training.inputs import read_inputs, split_inputs
@@ -91,12 +90,9 @@ def test_pairs_of_an_adapter_are_counted_once_whatever_the_folds(table, tmp_path
     splits = splits_of(pairs, split="random", folds=3)
     split_frame(pairs, splits).to_parquet(tmp_path / "split.parquet", index=False)
     store = make_store(tmp_path / "store", table, table.head(10))
-    config = FitConfig(split=f"file={tmp_path / 'split.parquet'}", allow_adapter_leak=True)
-    with reporting(silent=True):
-        _, (measured,) = split_inputs(read_inputs(table, store, config))
-    memorised, excluded = measured.splits[0].description["adapters"]
-    assert memorised.startswith("10 of 80 validation and test pairs")
-    assert excluded.startswith("10 training pairs trained the adapter of drawn")
+    config = FitConfig(split=f"file={tmp_path / 'split.parquet'}")
+    with pytest.raises(SplitError, match="10 of 80 validation and test pairs"):
+        split_inputs(read_inputs(table, store, config))
 
 
 def test_distances_are_to_the_pairs_that_the_head_learns_from(tmp_path):
@@ -106,7 +102,7 @@ def test_distances_are_to_the_pairs_that_the_head_learns_from(tmp_path):
     parts = ["validation"] * 3 + ["train"] * 33 + ["test"] * 12
     table = table.assign(pKd=7 + RNG.normal(size=48), part=parts)
     store = make_store(tmp_path / "store", table, table.iloc[30:36])  # the nearest ones
-    config = FitConfig(split="column=part", head="ridge", allow_adapter_leak=True)
+    config = FitConfig(split="column=part", head="ridge")
     _, (measured,) = split_inputs(read_inputs(table, store, config))
     (split,) = measured.splits
     assert sorted(split.distance[split.part == TEST]) == [*range(7, 19)]
@@ -120,10 +116,6 @@ def test_a_held_out_pair_that_trained_the_adapter_is_refused(table, tmp_path, pa
     with pytest.raises(SplitError, match=r"drawn: 1 of 15 validation and test pairs"):
         abag.fit(table, store, tmp_path / "run", split=split_file, **QUICK)
     assert not (tmp_path / "run").exists()
-    allowed = abag.fit(
-        table, store, tmp_path / "run", split=split_file, allow_adapter_leak=True, **QUICK
-    )
-    assert any("the scores measure memorisation" in text for text in allowed["warnings"])
 
 
 @pytest.mark.ci

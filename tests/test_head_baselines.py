@@ -261,17 +261,6 @@ def test_variants_of_one_length_get_one_hot_and_mutation_baselines():
     assert not {"mutation_count", "one_hot_ridge"} & of_many_lengths.keys()
 
 
-def test_parent_distance_learns_what_mutations_of_any_parent_cost():
-    pairs, split, *vectors = families(60, 70)
-    assert len(np.unique(pairs.antibody_cluster)) == 2
-    rows = split.rows(TEST)
-    predicted = predict_baselines(inputs_of(pairs, split, *vectors))
-    by_distance = predicted["parent_distance"][rows]
-    assert MeasuredRows.of(pairs.pkd[rows], pairs.antigen[rows]).score(by_distance)["r2"] > 0.95
-    unclustered = replace(pairs, antibody_cluster=None)
-    assert "parent_distance" not in predict_baselines(inputs_of(unclustered, split, *vectors))
-
-
 def test_nearest_antibodies_are_left_out_of_large_tables(monkeypatch):
     pairs, antibody_ND, antigen_ND = planted()
     split = random_split(pairs.antibody, pairs.antigen, 0)
@@ -338,21 +327,6 @@ def test_ridge_recovers_a_planted_rule_and_predicts_the_mean_on_noise():
     shuffled = replace(pairs, pkd=np.random.default_rng(1).permutation(pairs.pkd))
     blind = predict_compared(inputs_of(shuffled, split, antibody_ND, antigen_ND))
     assert blind["ridge"].std() < 0.3 * pairs.pkd.std()
-
-
-def test_parent_distance_counts_a_new_family_like_the_furthest_variant():
-    pairs, _, vectors, _ = families(60, 70)
-    family = vectors[:, 0]
-    third = pairs.antibody_cluster.copy()
-    third[family[pairs.antibody] == 60] += 2 * (pairs.antibody[family[pairs.antibody] == 60] % 2)
-    part = np.where(family[pairs.antibody] == 70, TEST, TRAIN).astype(np.int8)
-    part[np.flatnonzero(part == TRAIN)[:9]] = VALIDATION
-    split = Split(name="cold", part=part, group=third)
-    cold = replace(pairs, antibody_cluster=third)
-    inputs = inputs_of(cold, split, vectors, np.zeros((1, 2)))
-    predicted = predict_baselines(inputs)["parent_distance"]
-    assert np.ptp(predicted[split.rows(TEST)]) == 0
-    assert predicted[split.rows(TEST)[0]] == pytest.approx(predicted[split.rows(TRAIN)].min())
 
 
 def test_labels_explained_by_the_antigen_alone_are_a_problem():

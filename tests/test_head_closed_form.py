@@ -300,15 +300,16 @@ def test_costs_of_a_fold_are_those_of_its_own_pairs(seed, noise, inner):
     n = len(matrix)
     learned = rng.random(n) < rng.uniform(0.3, 1.0)
     learned[:6] = True
-    fold = FoldLabels(learned, rng.permutation(np.arange(n) % inner), rng.normal(size=n))
-    other = FoldLabels(~learned | (np.arange(n) < 8), np.arange(n) % 2, rng.normal(size=n))
+    inner_C = rng.permutation(np.arange(n) % inner)
+    fold = FoldLabels.sort(learned, inner_C, rng.normal(size=n))
+    other = FoldLabels.sort(~learned | (np.arange(n) < 8), np.arange(n) % 2, rng.normal(size=n))
     search = KernelSearch(solver, {}, [fold, other])
     chosen = Chosen(KERNEL, noise)
     full = matrix + noise * np.diag(solver.share)
 
     kernel = full[np.ix_(learned, learned)]
     y = fold.target_C[learned]
-    of_inner = fold.inner_C[learned]
+    of_inner = inner_C[learned]
     squares = 0.0
     for k in np.unique(of_inner):
         tested = of_inner == k
@@ -331,7 +332,7 @@ def test_a_choice_does_not_see_what_its_fold_holds_out():
     solver, matrix = solver_of_all_pairs()
     rng = np.random.default_rng(1)
     learned = rng.random(len(matrix)) < 0.7
-    fold = FoldLabels(learned, np.arange(len(matrix)) % 3, rng.normal(size=len(matrix)))
+    fold = FoldLabels.sort(learned, np.arange(len(matrix)) % 3, rng.normal(size=len(matrix)))
     other_labels = np.where(learned, fold.target_C, 100.0)
     changed = replace(fold, target_C=other_labels)
     for criterion in ("error", "evidence"):
@@ -366,7 +367,7 @@ def test_a_search_of_all_folds_computes_what_each_choice_alone_asks_for_and_noth
     n = len(solver)
     rng = np.random.default_rng(3)
     folds = [
-        FoldLabels(rng.random(n) < 0.7, np.arange(n) % 3, noise * rng.normal(size=n) + shift)
+        FoldLabels.sort(rng.random(n) < 0.7, np.arange(n) % 3, noise * rng.normal(size=n) + shift)
         for noise, shift in ((1, 0), (0.1, solver.target), (0, solver.target))
     ]
     search = KernelSearch(solver, {}, folds)
@@ -390,7 +391,7 @@ def test_threads_do_not_change_the_costs_of_a_search(monkeypatch):
     solver, _ = solver_of_all_pairs()
     n = len(solver)
     folds = [
-        FoldLabels(np.arange(n) % 4 != k, np.arange(n) % 3, np.arange(n) % 7 - 3.0)
+        FoldLabels.sort(np.arange(n) % 4 != k, np.arange(n) % 3, np.arange(n) % 7 - 3.0)
         for k in range(4)
     ]
     alone, shared = (KernelSearch(solver, {}, folds, threads) for threads in (1, 3))

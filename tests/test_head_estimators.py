@@ -139,7 +139,7 @@ def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, 
 
 
 OF_TABLES_AND_RUNS = set(
-    "adapter_rows add affinity_type allow_adapter_leak antigen bad_rows classes floor folds label "
+    "adapter_rows add affinity_type antigen bad_rows classes floor folds label "
     "learning_curve limit positive repeats save_every split_seed".split()
 )
 """Options of fit about tables, test parts and run folders, none of which an estimator has."""
@@ -384,6 +384,13 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
         assert " --" not in str(caught.value).partition("Run: abag")[0]
     with pytest.raises(NotFittedError):
         PairVectorizer(store).transform(X)
+
+
+def test_errors_of_invalid_values_are_value_errors_everywhere(X):
+    with pytest.raises(ValueError, match="unknown option 'rule'"):
+        abag.plan(X, rule="mean")
+    for kind in ("Option", "Table", "Column", "Sequence", "Label", "Split"):
+        assert issubclass(getattr(abag, f"{kind}Error"), ValueError)
 
 
 def test_an_error_of_an_estimator_is_a_value_error_that_survives_pickle(store, X, y):

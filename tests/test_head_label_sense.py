@@ -38,7 +38,7 @@ def test_labels_are_called_by_their_column_or_affinity_type(column, types, expec
 def test_classes_are_not_affinities_in_any_unit(label):
     frame = table(affinity=np.arange(60) % 2)
     refused = refusal(frame, label=label)
-    said = "column affinity holds only 0 and 1, which are classes, not affinities"
+    said = "column affinity holds only 0 and 1, which are two classes, not measurements of pKd"
     assert re.search(f"{said}.*--column pkd=NAME, or learn classes with --label binary", refused)
 
 

@@ -19,6 +19,7 @@ from abag.head.evaluation.metrics import (
     KnownOrder,
     MeasuredRows,
     Metric,
+    RanksByGroup,
     average_folds,
     average_precision,
     calibration_slope,
@@ -29,9 +30,7 @@ from abag.head.evaluation.metrics import (
     pearson,
     ranks,
     selectable_metrics,
-    spearman_by_group,
     split_key,
-    usual_key,
 )
 from abag.head.evaluation.verdicts import describe_regimes
 from abag.head.labels.headers import Quantity
@@ -56,7 +55,7 @@ def columns(*elements, min_size=0, max_size=25):
 
 @settings(deadline=None)
 @given(columns(TIED, TIED, st.integers(0, 3)))
-def test_spearman_by_group_equals_spearman_of_each_group(drawn):
+def test_ranks_by_group_have_the_spearman_of_each_group(drawn):
     y, p, group = drawn or (np.zeros(0), np.zeros(0), np.zeros(0, int))
     wanted = []
     for g in np.unique(group):
@@ -65,7 +64,7 @@ def test_spearman_by_group_equals_spearman_of_each_group(drawn):
             correlation = 0.0  # constant predictions
         few = np.count_nonzero(group == g) < MIN_ROWS_PER_ANTIGEN
         wanted.append(np.nan if correlation is None or few else correlation)
-    assert spearman_by_group(y, p, group).tolist() == pytest.approx(wanted, nan_ok=True)
+    assert RanksByGroup(y, group).spearman(p).tolist() == pytest.approx(wanted, nan_ok=True)
 
 
 def test_nan_leaves_only_the_correlations_it_belongs_to_undefined():
@@ -74,7 +73,7 @@ def test_nan_leaves_only_the_correlations_it_belongs_to_undefined():
     p[2] = np.nan
     assert spearman(y, p) is None
     assert spearman(p, y) is None
-    by_group = spearman_by_group(y, p, np.repeat([0, 1], 6))
+    by_group = RanksByGroup(y, np.repeat([0, 1], 6)).spearman(p)
     assert np.isnan(by_group[0])
     assert by_group[1] == 1
 
@@ -302,12 +301,10 @@ def test_a_key_has_the_name_of_its_metric_and_the_threshold_if_it_has_one(name, 
     key = metric_key(name, threshold)
     expected = threshold if METRICS[name].has_threshold else None
     assert split_key(key) == (name, expected)
-    assert usual_key(key) == key
     assert find_metric(key) is METRICS[name]
 
 
 def test_a_key_is_split_only_into_a_metric_of_strong_binders_and_a_number():
-    assert usual_key("recall_at_8.50") == "recall_at_8.5"
     for key in ("recall_at_high", "recall_at_", "recall_at_-1", "rmse_at_9", "recall"):
         assert split_key(key) == (key, None)
     with pytest.raises(KeyError, match="recall_at_high"):

@@ -54,13 +54,13 @@ def test_chains_of_the_length_of_the_reference_are_as_far_as_they_have_mismatche
     length = tuple(map(len, chains[0]))
     used = [antibody for antibody in chains if tuple(map(len, antibody)) == length]
     one_hot = OneHot.of(used, used[0], marks_new=True)
-    x = one_hot.encode(used)
+    x = one_hot.encode(used)[:, : one_hot.width]
     assert set(np.unique(x)) <= {0, 1}
     for i, left in enumerate(used):
         for j, right in enumerate(used):
             mismatches = sum(a != b for a, b in zip("".join(left), "".join(right), strict=True))
             assert np.square(x[i] - x[j]).sum() == 2 * mismatches
-    assert one_hot.encode([other]).shape == (1, one_hot.width)  # of any length
+    assert one_hot.encode([other]).shape == (1, sum(one_hot.views))  # of any length
 
 
 def test_a_deletion_and_an_insertion_differ_from_the_reference_in_one_place_each():
@@ -68,7 +68,8 @@ def test_a_deletion_and_an_insertion_differ_from_the_reference_in_one_place_each
     inserted = "EVQLVEWSGGGLV"
     light = PARENT[1]
     trained = [PARENT, (deleted, light), (inserted, light)]
-    x = OneHot.of(trained, PARENT, marks_new=True).encode(trained)
+    one_hot = OneHot.of(trained, PARENT, marks_new=True)
+    x = one_hot.encode(trained)[:, : one_hot.width]
     squared = np.square(x[:, None] - x[None]).sum(axis=2)
     np.testing.assert_array_equal(squared, [[0, 2, 2], [2, 0, 4], [2, 4, 0]])
 
@@ -76,10 +77,9 @@ def test_a_deletion_and_an_insertion_differ_from_the_reference_in_one_place_each
 def test_a_residue_that_no_training_antibody_had_is_in_a_column_of_its_own():
     trained = [PARENT, ("AVQLVESGGGLV", PARENT[1])]
     one_hot = OneHot.of(trained, PARENT, marks_new=True)
-    new_residue, new_position = one_hot.encode(
-        [("WVQLVESGGGLV", PARENT[1]), ("EVQLVESGGGLW", PARENT[1])]
-    )
-    of_parent = one_hot.encode([PARENT])[0]
+    new_residue, new_position, of_parent = one_hot.encode(
+        [("WVQLVESGGGLV", PARENT[1]), ("EVQLVESGGGLW", PARENT[1]), PARENT]
+    )[:, : one_hot.width]
     assert np.square(new_residue - of_parent).sum() == 2
     assert np.square(new_position - of_parent).sum() == 1
     lean = OneHot.of(trained, PARENT, marks_new=False)
@@ -116,11 +116,12 @@ def make_training(chains, pkd, train):
     return TrainingRows(labels, vectors, rows, rows % 5)
 
 
-def test_the_kernel_is_that_of_mismatches_between_each_two_antibodies():
+def test_the_first_view_is_that_of_mismatches_between_each_two_antibodies(monkeypatch):
+    monkeypatch.setattr(residue_kernel, "RESIDUE_WEIGHTS", [(1.0, 0.0, 0.0)])
     chains = [antibody for antibody in variants(60) if len(antibody[0]) == len(TRASTUZUMAB)]
     rng = np.random.default_rng(1)
     training = make_training(chains, 8 + rng.normal(size=len(chains)), 40)
-    fit = fit_residue_kernel(training, "one_hot_kernel")
+    fit = fit_residue_kernel(training)
     settings = fit.inner.settings
     # residues that training did not have are of one kind, and where nothing varied half as far
     seen = [set(column) for column in zip(*(heavy for heavy, _ in chains[:40]), strict=True)]
@@ -164,7 +165,7 @@ def test_coordinates_have_the_distances_of_substitutions_also_to_residues_not_se
     assert np.square(alone[ord("V")] - alone[ord("A")]).sum() == pytest.approx(1 - alike[65, 86])
 
 
-def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns():
+def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns(monkeypatch):
     rng = np.random.default_rng(0)
     alike = similarity()
     codes = [ord(letter) for letter in RESIDUES]
@@ -175,12 +176,12 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
     for row, (heavy, _) in enumerate(chains):
         pkd[row] += sum(effect[at][RESIDUES.index(heavy[at])] for at in effect)
     training = make_training(chains, pkd, 60)
-    train = 60
-    errors = {}
-    for kind in ("one_hot_kernel", "residue_kernel"):
-        model = fit_residue_kernel(training, kind)
-        errors[kind] = np.square(model.predict(training.vectors) - pkd)[train:].mean()
-    assert errors["residue_kernel"] < errors["one_hot_kernel"]
+    errors = []
+    for tried in ([(1.0, 0.0, 0.0)], RESIDUE_WEIGHTS):
+        monkeypatch.setattr(residue_kernel, "RESIDUE_WEIGHTS", tried)
+        model = fit_residue_kernel(training)
+        errors.append(np.square(model.predict(training.vectors) - pkd)[60:].mean())
+    assert errors[1] < errors[0]
     assert model.inner.kernel.weights[0] != (1.0, 0.0, 0.0)
     again = reloaded(model)
     np.testing.assert_allclose(
@@ -192,7 +193,7 @@ def test_residues_that_replace_each_other_share_what_the_residue_kernel_learns()
 
 def test_residues_are_aligned_once_for_predictions_and_their_variance(monkeypatch):
     training = make_training(variants(40), np.linspace(6, 9, 40), 30)
-    model = fit_residue_kernel(training, "residue_kernel")
+    model = fit_residue_kernel(training)
     expected = model.predict(training.vectors)
     variance = model.variance(training.vectors)
     calls = []
@@ -212,7 +213,7 @@ def test_the_variance_is_that_of_the_pairs_that_need_it(varied):
     training = make_training(variants(40), np.linspace(6, 9, 40), 30)
     models = {
         "gp": (fit_gaussian_process(training, "evidence"),),
-        "residue_kernel": (fit_residue_kernel(training, "residue_kernel"),),
+        "residue_kernel": (fit_residue_kernel(training),),
     }
     parts = Parts(models)
     of_all, variance = parts.predict_with_variance(training.vectors, ["gp"])
@@ -223,18 +224,17 @@ def test_the_variance_is_that_of_the_pairs_that_need_it(varied):
     assert not np.delete(of_varied, rows).any()
 
 
-@pytest.mark.parametrize("head", ["one_hot_kernel", "residue_kernel"])
 @pytest.mark.parametrize("values", [100, 2**24])
-def test_variants_compared_by_letter_are_as_far_as_their_columns(monkeypatch, head, values):
+def test_variants_compared_by_letter_are_as_far_as_their_columns(monkeypatch, values):
     monkeypatch.setattr(residue_kernel, "MOST_VALUES", values)  # training in blocks, or at once
     drawn = variants(60)
     drawn += [
         (heavy[:50] + "ACX"[i] + heavy[51 + i :], "") for i, (heavy, _) in enumerate(drawn[:3])
     ]
     training = make_training(drawn, np.sin(np.arange(63)), 40)
-    model = fit_residue_kernel(training, head)
+    model = fit_residue_kernel(training)
     pairs = training.vectors
-    for weights in RESIDUE_WEIGHTS if model.alike else [(1.0,)]:
+    for weights in RESIDUE_WEIGHTS:
         settings = model.inner.settings
         antibody = replace(settings.antibody, weights=weights)
         inner = replace(model.inner, settings=replace(settings, antibody=antibody))

@@ -528,9 +528,9 @@ def test_an_existing_file_and_the_input_itself_are_not_overwritten(run, scored, 
     out.write_text("kept")
     with pytest.raises(OutputError, match="already exists; use force"):
         abag.rank(scored, out, batch=5)
-    with pytest.raises(OutputError, match="also the input table"):
+    with pytest.raises(OutputError, match="same file as another argument"):
         abag.rank(run / "scored.csv", run / "scored.csv", batch=5, force=True)
-    with pytest.raises(OutputError, match="also the input table"):
+    with pytest.raises(OutputError, match="same file as another argument"):
         abag.rank(scored, out, measured=out, batch=5, force=True)
     assert out.read_text() == "kept"
 
@@ -651,7 +651,8 @@ def test_ordered_pairs_that_came_back_count_as_measured(run, scored, tmp_path, s
     )
     assert summary["left_out"]["measured"] == 4
     assert summary["left_out"]["ordered"] == 2
-    assert "orders.csv: 6 pairs of earlier orders, of which 4 are measured" in said
+    left_out = "left out: 4 already measured, 2 ordered and not measured yet (orders.csv)"
+    assert any(line.endswith(left_out) for line in said)
 
 
 def test_an_antibody_ordered_without_an_antigen_is_not_ordered_with_one(scored, tmp_path):
@@ -684,7 +685,7 @@ def test_a_list_of_orders_is_refused_if_it_is_another_file(run, scored, tmp_path
         abag.TableError, match=r"order\.csv: has no column 'order'; expected a list"
     ):
         abag.rank(scored, tmp_path / "o.csv", batch=5, ordered=order)
-    with pytest.raises(OutputError, match="ordered is another file of the command"):
+    with pytest.raises(OutputError, match="ordered is the same file as another argument"):
         abag.rank(scored, order, batch=5, ordered=order, force=True)
     with pytest.raises(OutputError, match="its folder does not exist"):
         abag.rank(scored, tmp_path / "o.csv", batch=5, ordered=tmp_path / "absent" / "o.csv")

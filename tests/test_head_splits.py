@@ -1,7 +1,6 @@
 """Splits keep groups whole, are deterministic, and count leaks."""
 
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +15,6 @@ from trastuzumab import HEAVY
 
 from abag import SplitError
 from abag.head.regimes.folds import FOLDS, RegimesOfTable, measure_regimes
-from abag.head.regimes.relations import with_clusters
 from abag.head.regimes.splits import (
     TEST,
     TRAIN,
@@ -300,12 +298,8 @@ def test_values_without_the_name_of_a_part_are_groups_and_that_is_said(said):
     frame["site"] = [f"site{i % 5}" for i in range(160)]
     pairs = read_labels(frame)
     (split,) = splits_of(pairs, split="column=site")
-    (tested,) = set(frame["site"].iloc[pairs.row[split.part == TEST]])
-    expected = (
-        "split: column 'site': no train or test in it; its 5 values are groups; the test part is "
-        f"{tested!r}"
-    )
-    assert said[-1] == expected
+    assert len(set(frame["site"].iloc[pairs.row[split.part == TEST]])) == 1
+    assert said[-1] == "split: column 'site': no train or test in it; its 5 values are groups"
 
 
 def test_a_planted_leak_is_counted():
@@ -466,21 +460,6 @@ def test_a_thinned_split_keeps_the_same_share_of_the_validation_groups_that_ridg
     part = np.repeat([TRAIN, VALIDATION, TEST], 20).astype(np.int8)
     quarter = thinned(Split(name="drawn", part=part, group=group), 0.25, seed=0)
     assert quarter.rows_per_part() == {"train": 5, "validation": 5, "test": 20, "unused": 30}
-
-
-def test_sequences_that_would_take_minutes_are_clustered_where_they_are_needed(monkeypatch):
-    set_sizes(monkeypatch, clustered_sequences={"antibody": 1, "antigen": 1})
-    pairs = read_labels(measured())
-    split_alone = groups_of(pairs, split="random")
-    assert {*split_alone.levels()["antibody"]} == {*split_alone.levels()["antigen"]} == {"exact"}
-    assert {*groups_of(pairs, split="antigen").levels()["antigen"]} == {"exact", "0.9", "0.4"}
-    # what is new about pairs is told by families, whatever the split
-    of_fit = replace(split_alone, tells_regimes=True)
-    assert {*of_fit.levels()["antigen"]} == {"exact", "0.9", "0.4"}
-    assert {*of_fit.levels()["antibody"]} == {"exact", "0.9", "clone"}
-    clustered = with_clusters(of_fit)
-    assert len(np.unique(clustered.antibody_cluster)) == 12
-    assert len(np.unique(clustered.antigen_cluster)) == 8
 
 
 def test_the_split_does_not_depend_on_the_order_of_rows():

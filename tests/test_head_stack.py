@@ -385,7 +385,7 @@ def test_a_head_is_weighed_against_the_mean_and_by_default_all_that_apply_are(
     assert parts_of(tmp_path / "ridge") <= {"ridge", "train_mean"}
     (regime,) = default["regimes"]
     assert recorded_head(case.at / "default") == "stack"
-    of_variants = {"one_hot_kernel", "residue_kernel", "one_hot_ridge"}
+    of_variants = {"residue_kernel", "one_hot_ridge"}
     assert regime["weights"].keys() | parts_of(case.at / "default") <= {*MODELS} - of_variants
 
 

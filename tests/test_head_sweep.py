@@ -442,7 +442,7 @@ def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypa
     expected = []
     sides = {}
     for kind in ("antibody", "antigen"):
-        x_ND = problem.vectors(kind, params[f"{kind}_pooling"])
+        x_ND = problem.vectors(kind, params[f"{kind}_pooling"]).x_ND
         sides[kind] = SideVectors(x_ND, pairs.index(kind))
     vectors = PairVectors(sides)
     for fold in range(3):
@@ -495,7 +495,7 @@ def test_the_table_of_trials_shows_what_each_head_uses():
     ({"select": "luck"}, OptionError, "^select: 'luck' is unknown"),
     ({"lr": 0.1}, OptionError, "^lr: is chosen by sweep itself"),
     ({"head": "ridge"}, OptionError, "^head: is chosen by sweep itself"),
-    ({"folds": 50}, SplitError, "folds=50: only 11 groups"),
+    ({"folds": 50}, SplitError, "^50 folds: the rows form only 11 groups"),
     ({"trials": None, "final": True}, RunError, "no trial is complete"),
 ])  # fmt: skip
 def test_invalid_sweeps_are_refused(case, tmp_path, options, error, text):

@@ -3,8 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from abag.head.predictor.scoring import SamePredictions, equal_groups
 
@@ -29,19 +27,6 @@ def test_predictions_in_any_unit_are_compared_by_their_size():
     small = np.linspace(1e-9, 5e-7, 50)  # Kd in M, without sigma
     assert (equal_groups(small, np.zeros(50)) == -1).all()
     assert (equal_groups(np.full(50, 3e-9), np.zeros(50)) == 0).all()
-
-
-@given(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7]), min_size=12, max_size=60))
-def test_a_value_of_a_large_share_is_a_group_and_others_are_not(values):
-    mean = 7 + np.array(values) / 3
-    groups = equal_groups(mean, np.full(len(mean), 0.3))
-    for value in np.unique(mean):
-        rows = mean == value
-        large = rows.sum() > max(2, 0.25 * len(mean))
-        assert (groups[rows] >= 0).all() == large
-        assert len(np.unique(groups[rows])) == 1
-        if large:
-            assert set(np.flatnonzero(groups == groups[rows][0])) == set(np.flatnonzero(rows))
 
 
 def test_a_group_of_the_first_grouping_stays_one_in_the_second():

@@ -110,18 +110,6 @@ def test_sequences_of_unused_pairs_alone_are_not_known_to_the_predictor(case, ho
     assert (scores.loc[~is_unused, "regime"] == "known").all()
 
 
-def test_a_random_split_counts_leaks_by_clusters_however_many_sequences_there_are(
-    case, monkeypatch
-):
-    set_sizes(monkeypatch, clustered_sequences={"antibody": 1, "antigen": 1})
-    summary, said = quick_fit(case, head="ridge", split="random")
-    clusters = summary["regimes"][0]["split"]["clusters"]
-    assert {*clusters["antigen"]} == {"exact", "0.9", "0.4"}
-    assert not [line for line in said if "not clustered" in line]
-    pairs = pd.read_parquet(case.at / "run/pairs.parquet")
-    assert pairs["antibody_cluster"].notna().all()
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize("head", ["ridge", *in_ci("mlp")])
 def test_a_learning_curve_scores_heads_of_fewer_training_groups_on_the_same_test_rows(case, head):
@@ -285,6 +273,14 @@ def test_a_finished_run_has_nothing_to_do_whatever_the_order_of_rows_and_cannot_
     with pytest.raises(RunError, match=r"epochs = 3, and now has 2; .* Give epochs=3, or"):
         quick_fit(finished, epochs=2)
     assert content(finished.at) == before
+
+
+def test_options_that_only_an_earlier_version_had_do_not_matter_to_a_finished_run(case):
+    quick_fit(case, head="ridge")
+    path = case.at / "run" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"allow_adapter_leak": False}))
+    assert "nothing to do" in quick_fit(case, head="ridge")[1][-1]
 
 
 @pytest.mark.ci

@@ -89,18 +89,11 @@ def test_a_header_that_states_its_unit_is_read_in_it_unasked_and_when_named(name
         assert f"{name!r} read as {unit}" in pairs.reading.line
 
 
-@pytest.mark.parametrize("unit", [unit for unit in AFFINITIES if unit != "pkd"])
-def test_a_unit_given_as_a_role_is_refused_with_the_options_that_were_meant(unit):
-    expected = f'not a role. Give columns={{"pkd": "score"}} label="{unit}"'
-    with pytest.raises(ColumnError, match=re.escape(expected)):
-        abag.plan(table("score", PKD), columns={unit: "score"})
-
-
 NO_AFFINITY = (
     "ΔpKd", "ΔKD (nM)", "delta pKd", "Δ dG (kcal/mol)",
     "KD ratio", "KD fold change", "KD FC", "KD mut/KD wt", "fold change", "KD (% of WT)",
     "KD error", "KD std (nM)", "KD (nM) SD", "KD 95% CI", "KD lower (nM)", "KD (nM) ± SD",
-    "kon", "koff", "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",
+    "kon", "koff", "MW_kDa", "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",
 )  # fmt: skip
 
 

@@ -244,14 +244,12 @@ def order(**columns):
 
 def test_columns_of_rank_and_predict_are_never_the_label_and_the_measurements_are_proposed():
     measured = np.linspace(6, 8, 12)
-    with pytest.raises(ColumnError, match="but 'measured' may be one: use") as caught:
+    with pytest.raises(ColumnError, match=r"no column for pkd.* with --column label=measured"):
         read_labels(order(measured=measured))
-    assert "'score' is a column of abag rank" in str(caught.value)
     for name in ("score", "rank", "expected_best", "pkd_predicted", "p_strong", "sigma"):
         frame = order(measured=measured)
-        with pytest.raises(AbagError, match=f"{name!r} is a column of abag") as caught:
+        with pytest.raises(AbagError, match=f"{name!r} is a column of abag"):
             read_labels(frame, columns={"pkd": name})
-        assert "'measured' may be one" in str(caught.value)
     assert abag.plan(order())["refused"] == ""  # an order without results is no error
     pairs = read_labels(order(**{"Kd avg (nM)": 10 ** (9 - measured)}))
     np.testing.assert_allclose(np.sort(pairs.pkd), measured, atol=1e-9)
@@ -336,7 +334,7 @@ def test_commas_are_read_as_the_column_shows_that_they_are_meant(tmp_path, cells
 )
 def test_commas_of_which_the_column_does_not_show_the_meaning_are_refused(cells, bad):
     table = pd.DataFrame({"heavy": ["EVQ", "EVK", "EVR"], "antigen": "MKT", "KD (nM)": cells})
-    with pytest.raises(LabelError, match="Write a point before decimals, and nothing between"):
+    with pytest.raises(LabelError, match="with a point before decimals and nothing between"):
         read_labels(table)
     assert len(read_labels(table, bad_rows="skip")) == 3 - bad
 
@@ -344,26 +342,34 @@ def test_commas_of_which_the_column_does_not_show_the_meaning_are_refused(cells,
 @pytest.mark.parametrize(
     ("cell", "advice"),
     [
-        ("3.2 ± 0.4", "its error into a column of its own"),
-        ("<3.2 +/- 0.4", "its error into a column of its own"),
-        ("1.2E-9 (0.4)", "its error into a column of its own"),
-        ("36,058", "a point before decimals"),
-        ("1'200", "nothing between thousands"),
-        ("1_200", "nothing between thousands"),
-        ("1.5 x 10^-9", "its power of ten as in 1.5e-09"),
-        ("1.5×10⁻⁹", "its power of ten as in 1.5e-09"),
-        ("10⁻⁹", "its power of ten as in 1.5e-09"),
-        ("10^-9", "its power of ten as in 1.5e-09"),
-        ("< LOD", "the limit as a number, such as <0.1"),
-        (">LLOQ", "the limit as a number, such as <0.1"),
+        *(
+            (
+                cell,
+                "number alone, with a point before decimals and nothing between",
+            )
+            for cell in (
+                "3.2 ± 0.4",
+                "<3.2 +/- 0.4",
+                "1.2E-9 (0.4)",
+                "36,058",
+                "1'200",
+                "1_200",
+                "1.5 x 10^-9",
+                "1.5×10⁻⁹",
+                "10⁻⁹",
+                "10^-9",
+                "< LOD",
+                ">LLOQ",
+                "3.2 nM",
+                "> 1 µM",
+                "39%",
+                "10-15",
+                "Poor fit",
+                "3.2; 3.5",
+            )
+        ),
         ("NBD", "Write a non-binder as a bound, such as >10000"),
         ("no signal", "Write a non-binder as a bound, such as >10000"),
-        ("10-15", "expected a positive number such as 1234.5. Fix it"),
-        ("3.2 nM", "the number alone, in the unit of the column"),
-        ("> 1 µM", "the number alone, in the unit of the column"),
-        ("39%", "the number alone, in the unit of the column"),
-        ("Poor fit", "expected a positive number such as 1234.5. Fix it"),
-        ("3.2; 3.5", "expected a positive number such as 1234.5. Fix it"),
     ],
 )
 def test_numbers_as_publications_write_them_are_refused_with_how_to_write_them(cell, advice):
@@ -413,7 +419,7 @@ def with_words(words, name="KD (nM)", kd=(1.0, 10.0, 100.0, 500.0, 900.0)):
 
 
 def test_a_non_binder_in_words_is_refused_with_the_bound_to_write():
-    with pytest.raises(LabelError, match=r"such as >10000 \(kd_nm\).*--no-binding 10000"):
+    with pytest.raises(LabelError, match=r"such as >10000 \(kd_nm\).*--no-binding VALUE"):
         read_labels(with_words(["NB"]))
     with pytest.raises(LabelError, match=r"such as <5 \(pkd\)"):
         read_labels(with_words(["no binding"], "pKd", (5, 6, 7, 8, 9)))

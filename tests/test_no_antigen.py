@@ -25,6 +25,7 @@ from abag import (
     SequenceError,
     open_store,
 )
+from abag.embed.tables.columns import column_option
 from abag.head.labels.features import FeatureColumns, NumberColumn
 from abag.head.predictor.predictor import Sequences, VectorSpec, ViewSpec
 from abag.sklearn import AffinityRegressor, PairVectorizer, pair_groups
@@ -93,15 +94,16 @@ def test_a_column_that_may_hold_the_antigen_is_named(column, values, frame):
         read_sequences(frame)
 
 
-@pytest.mark.parametrize("column", ["fr1", "FWR3_aa", "paratope_heavy"])
+@pytest.mark.parametrize("column", ["fr1", "FWR3_aa", "FW2-IMGT", "paratope_heavy"])
 def test_a_column_of_parts_of_chains_is_not_named_as_one_of_antigens(column, frame):
     frame[column] = [heavy[:25] for heavy in frame["heavy"]]
     with pytest.raises(ColumnError, match=r"--no-antigen\.$"):
         read_sequences(frame)
 
 
-def test_a_column_of_measurements_is_not_named_as_one_of_antigens(frame):
-    frame["avg_off_target_affinity"] = np.linspace(4.5, 5.5, len(frame))
+@pytest.mark.parametrize("values", [np.linspace(4.5, 5.5, 4), ["", " "], [None]])
+def test_a_column_of_measurements_or_nothing_is_not_named_as_one_of_antigens(values, frame):
+    frame["avg_off_target_affinity"] = np.resize(np.array(values, object), len(frame))
     with pytest.raises(ColumnError, match=r"--no-antigen\.$"):
         read_sequences(frame)
 
@@ -144,6 +146,16 @@ def test_a_column_of_other_proteins_is_proposed_as_a_chain_of_antibodies_alone()
     with pytest.raises(AbagError, match=r"By their content: .*heavy.*design") as refused:
         abag.plan(pd.DataFrame({"design": designs, "Tm": [50, 51, 52, 53]}), no_antigen=True)
     assert "antigen" not in str(refused.value)
+
+
+@pytest.mark.parametrize("names", [("TRA", "TRB"), ("tcr_alpha_seq", "TCR beta"), ("TRG", "trd")])
+@pytest.mark.parametrize("no_antigen", [True, False])
+def test_chains_of_t_cell_receptors_are_proposed_as_a_pair_and_not_as_antigens(names, no_antigen):
+    chains = [draw_chain(np.random.default_rng(n), 110) for n in range(4)]
+    table = pd.DataFrame(dict(zip(names, (chains[:2], chains[2:]), strict=True)))
+    light, heavy = [column_option(r, n) for r, n in zip(("light", "heavy"), names, strict=True)]
+    with pytest.raises(ColumnError, match=re.escape(f"By their content: {heavy} {light}.")):
+        read_sequences(table, no_antigen=no_antigen)
 
 
 @pytest.mark.parametrize("options", [{"antigen": "MKT"}, {"columns": {"antigen": "a"}}])
@@ -346,11 +358,12 @@ def test_antibodies_alone_are_encoded_by_each_encoder_of_the_run(folder, tmp_pat
     counts = predictor.encode(tmp_path / "new", *sides, antibody_encoder="here", device="cpu")
     assert (counts["antibody"]["encoded"], counts["antigen"]["encoded"]) == (1, 0)
     assert all([*table.columns] == ["heavy", "light"] for table, _, _ in calls)
-    alone = {"no_antigen": True, "device": "cpu"}
-    first = {"antibody_encoder": "here", "fingerprints": {"antibody": "a"}, "layers": (3,)} | alone
-    second = {"antibody_encoder": "two", "fingerprints": {"antibody": "b"}} | alone
-    likelihoods = {"kind": "antibody", "loglik": True}
-    assert [options for _, _, options in calls] == [first | likelihoods, first, second]
+    of_all = {"kind": "antibody", "device": "cpu"}
+    first = {"antibody_encoder": "here", "fingerprints": {"antibody": "a"}} | of_all
+    first |= {"antibody_adapter": None, "layers": (3,), "loglik": True}
+    second = {"antibody_encoder": "two", "fingerprints": {"antibody": "b"}} | of_all
+    second |= {"layers": None, "loglik": None}
+    assert [options for _, _, options in calls] == [first, second]
 
 
 @pytest.mark.ci

@@ -78,7 +78,7 @@ def test_an_invalid_option_is_named_with_its_value_and_what_was_expected(options
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"split": 5}, "--split: 5 is not valid; expected a string."),
-    ({"allow_adapter_leak": "no"}, "--allow-adapter-leak: 'no' is not valid; expected True or"),
+    ({"deterministic": "no"}, "--deterministic: 'no' is not valid; expected True or"),
     ({"learning_curve": [True]}, "--learning-curve: [True] is not valid; expected True or F"),
     ({"epochs": 1.5}, "--epochs: 1.5 is not valid; expected a whole number, at least 1."),
     ({"seed": True}, "--seed: True is not valid; expected a whole number, at least 0."),

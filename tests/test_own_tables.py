@@ -97,7 +97,7 @@ L_seq|seq_light|AA VL|variable light chain|light variable domain|VL (aa)|VL/VK|I
 Lchain|fv_light|mAb light chain|ab_lc_seq|antibody_light_chain_sequence|LC protein sequence
 LC full length|K|LCVR_sequence|light region|light_chain_variable_region|vl_region|light_protein|Vκ
 Vλ seq|chain L|light_variable_region_sequence|Fab light chain|fab_l|V-L|Light.Chain|light1|VL [Fv]
-mut_light_chain_seq|sequence 2
+mut_light_chain_seq|sequence 2|igl_vj_aa|IGK VJ (aa)
 """
 HEAVY_HEADERS = """
 heavy|heavy_chain|HC|VH|vh_seq|VH_sequence|vh_sequence_aa|heavy_AA_sequence|sequence_heavy|VH domain
@@ -107,7 +107,7 @@ AA VH|H|H_seq|variable heavy chain|heavy variable domain|VH (aa)|VH/VHH|IgH sequ
 fv_heavy|Hchain|mAb heavy chain|ab_hc_seq|antibody_heavy_chain_sequence|HC protein sequence
 HC full length|chain H|HCVR_sequence|heavy region|heavy_chain_variable_region|vh_region
 heavy_protein|heavy_region_aa|fab_h|heavy_variable_region_sequence|Fab heavy chain|V-H|Heavy.Chain
-heavy1|VH [Fv]|mut_heavy_chain_seq|nanobody sequence|sdAb_aa|VHH domain|sequence 1
+heavy1|VH [Fv]|mut_heavy_chain_seq|nanobody sequence|sdAb_aa|VHH domain|sequence 1|IGH VDJ (aa)
 """
 
 
@@ -523,19 +523,22 @@ def test_a_table_without_a_line_of_names_is_refused_and_keeps_its_first_pair(tmp
             assert "--column" not in str(caught.value)
 
 
-@pytest.mark.parametrize("ends", ["", ",,,"])
+@pytest.mark.parametrize(("before", "ends"), [("", ""), ("", ",,,"), (",", ",,")])
 @pytest.mark.parametrize("name", ["t.csv", "t.xlsx"])
-def test_titles_above_the_names_are_not_read_and_said(tmp_path, name, ends):
+def test_titles_above_the_names_are_not_read_and_said(tmp_path, name, before, ends):
     table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG, "KD (nM)": 10 ** (9 - PKD)})
     title = ["Supplementary Table 1. Affinities", "", "by SPR"]
     if name == "t.csv":
-        lines = [line + ends for line in title] + table.to_csv(index=False).splitlines()
+        lines = [before + line + ends for line in title]
+        lines += table.to_csv(index=False).splitlines()
         (tmp_path / name).write_text("\n".join(lines))
     else:
         book = openpyxl.Workbook()
-        for row in [*([line] for line in title), [*table], *table.to_numpy().tolist()]:
+        for line in title:
+            book.active.append([None] * len(before) + [line])
+        for row in [[*table], *table.to_numpy().tolist()]:
             book.active.append(row)
-        book.active.merge_cells("A1:D1")
+        book.active.merge_cells("A1:D1" if not before else "B1:D1")
         book.save(tmp_path / name)
     pairs = read_sequences(tmp_path / name)
     assert pairs.frame["VH"].tolist() == HEAVIES
@@ -581,25 +584,16 @@ def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, name
 
 
 @pytest.mark.parametrize("sign", [",", ";", "/", "_", " + ", " [SEP] ", "<sep>"])
-def test_chains_that_are_joined_by_another_sign_are_no_names_and_are_not_to_be_glued(sign):
-    antigens = [f"{AG}{sign}{AG[::-1]}"] * len(HEAVIES)
-    table = pd.DataFrame({"heavy": HEAVIES, "antigen": antigens})
-    with pytest.raises(AbagError) as caught:
+def test_chains_that_are_joined_by_another_sign_are_read(sign):
+    antibodies = [f"{heavy}{sign}{light}" for heavy, light in zip(HEAVIES, LIGHTS, strict=True)]
+    table = pd.DataFrame({"seqs": antibodies, "antigen": f"{AG}{sign}{AG[::-1]}"})
+    with pytest.raises(ColumnError, match="By their content: --column antibody=seqs"):
         read_sequences(table)
-    assert "holds names" not in str(caught.value)
-    assert f"character {sign.strip()[0]!r}" in str(caught.value)
-    assert "Write | between two chains, or remove it" in str(caught.value)
-
-
-@pytest.mark.parametrize("empty", ["vhh_region_sequence", "antibody"])
-def test_an_empty_column_of_antibodies_is_refused_with_the_one_that_holds_them(tmp_path, empty):
-    table = pd.DataFrame({"sequence_raw": HEAVIES, empty: " ", "antigen": AG})
-    table.to_csv(tmp_path / "t.csv", index=False)
-    for source in (table, tmp_path / "t.csv"):
-        with pytest.raises(AbagError, match=rf"column '{empty}' is empty.*heavy.*sequence_raw"):
-            read_sequences(source)
-    with pytest.raises(AbagError, match="all 12 rows are bad"):  # no other holds them
-        read_sequences(table.drop(columns="sequence_raw"))
+    read = read_sequences(table.rename(columns={"seqs": "antibody"}))
+    assert read.antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
+    assert read.antigens.chains == [tuple(sorted((AG, AG[::-1])))]
+    with pytest.raises(AbagError, match=r"column 'heavy': .* has 2 chains; expected one"):
+        read_sequences(table.rename(columns={"seqs": "heavy"}))
 
 
 def test_of_two_columns_for_a_chain_the_one_that_holds_sequences_is_read():
@@ -643,7 +637,11 @@ def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name)
 
 
 @pytest.mark.parametrize("name", ["modifier", "relation", "censored"])
-@pytest.mark.parametrize("words", [("GT", "LT", "eq"), ("greater than", "Less than", "equal")])
+@pytest.mark.parametrize("words", [
+    ("GT", "LT", "eq"),
+    ("greater than", "Less than", "equal"),
+    ("lower bound", "upper bound", "interpolated"),
+])  # fmt: skip
 def test_relations_in_words_are_bounds(name, words):
     above, below, exact = words
     pairs = read_labels(
@@ -651,6 +649,17 @@ def test_relations_in_words_are_bounds(name, words):
     )
     by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+
+
+@pytest.mark.parametrize("exact", ["interpolated", ""])
+def test_lower_and_upper_are_sides_of_a_bound_in_a_column_of_bounds(exact):
+    cells = [exact, "lower", "", exact, "upper", exact]
+    table = chembl(ic50_bound=cells).rename(columns={"Standard Value": "ic50"})
+    pairs = read_labels(table, label="kd_nm")
+    by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
+    assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+    with pytest.raises(LabelError, match=r"'lower' .* is not a valid relation"):  # or less than it?
+        read_labels(chembl(relation=cells), label="kd_nm", **VALUE)
 
 
 @pytest.mark.parametrize("cells", [[False, True], ["no", "yes"], [0, 1], ["uncensored", "right"]])
@@ -673,6 +682,8 @@ def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells)
         ("qcPass", [True, False]),
         ("Outlier?", [0, 1]),
         ("QC", ["PASS", "Fail"]),
+        ("at_bound", ["yes", "no"]),
+        ("IC50_isBound", [True, False]),
     ],
 )
 def test_columns_that_may_say_which_rows_not_to_use_are_reported(name, cells, tmp_path):
@@ -722,7 +733,7 @@ def test_relations_of_another_quantity_are_reported_and_not_used(name):
 
 
 def test_one_of_two_columns_of_relations_has_to_be_chosen():
-    table = chembl(relation=RELATIONS, operator=RELATIONS)
+    table = chembl(relation=RELATIONS, kd_relation=RELATIONS)
     with pytest.raises(ColumnError, match="fit censored equally well"):
         read_labels(table, label="kd_nm", **VALUE)
     columns = VALUE["columns"] | {"censored": "relation"}
@@ -869,6 +880,16 @@ def test_a_name_given_as_a_sequence_is_said_to_be_one(option, name):
         read_sequences(table, **{option: name})
 
 
+def test_columns_of_sequences_are_proposed_beside_one_of_names_whatever_its_longest():
+    names = ["adalimumab beta", "belantamab mafodotin", "actinium (225Ac) lintuzumab satetraxetan"]
+    names += [f"{syllable}limumab" for syllable in "abcdefghi"]
+    table = pd.DataFrame({"Antibody": names, "VH humanized": HEAVIES, "antigen": AG})
+    said = "column 'Antibody' holds names, such as .* sequences with --column 'heavy=VH humanized'"
+    for bad_rows in ("error", "skip"):
+        with pytest.raises(AbagError, match=said):
+            read_sequences(table, bad_rows=bad_rows)
+
+
 def test_names_of_nanobodies_alone_are_said_to_be_names():
     names = [f"Nb{number}" for number in range(12)]
     with pytest.raises(AbagError, match="column 'VHH' holds names, such as 'Nb0', not"):
@@ -883,20 +904,6 @@ def test_a_column_that_is_called_as_a_format_of_antibodies_is_read_if_it_holds_t
     assert f"column {name!r} is used as antibody: it holds antibody variable domains" in read.notes
     with pytest.raises(AbagError, match="no column for heavy, light or antibody"):
         read_sequences(table.assign(**{name: "True"}))
-
-
-@pytest.mark.parametrize("name", ["VL_nt", "insert", "light_nucleotide_sequence"])
-def test_a_chain_that_a_table_has_as_nucleotides_alone_is_not_left_out(name):
-    leader = "GC"  # another reading frame
-    table = pd.DataFrame({"VH": HEAVIES, name: [leader + x for x in coded(LIGHTS)], "antigen": AG})
-    with pytest.raises(AbagError) as caught:
-        read_sequences(table)
-    assert f"column {name!r} holds nucleotides of light variable domains, and no" in str(
-        caught.value
-    )
-    assert read_sequences(table, columns={"light": ""}).antibodies.chains[0] == (HEAVIES[0], "")
-    beside = table.assign(VL=LIGHTS, VH_dna=coded(HEAVIES))
-    assert not any("nucleotides" in note for note in read_sequences(beside).notes)
 
 
 def test_a_table_of_nucleotides_alone_is_said_to_hold_these():
@@ -914,7 +921,9 @@ def test_words_of_many_letters_are_not_proposed_as_sequences(name):
     assert "collection" not in str(caught.value).partition("found")[2].partition("Name them")[2]
 
 
-@pytest.mark.parametrize("antigen", ["HUMAN SERUM ALBUMIN", "CHICKEN LYSOZYME", "SPIKE TRIMER"])
+@pytest.mark.parametrize(
+    "antigen", ["HUMAN SERUM ALBUMIN", "CHICKEN LYSOZYME", "hemagglutinin stem"]
+)
 def test_words_in_capitals_are_not_read_as_residues(antigen):
     table = pd.DataFrame({"heavy": HEAVIES, "antigen": [antigen, AG] * 6})
     with pytest.raises(AbagError, match=f"'{antigen}' is a word, not a sequence"):
@@ -935,3 +944,17 @@ def test_chains_of_an_antigen_with_blanks_between_them_are_reported(mark):
     assert note.startswith("1 antigen with blanks between runs of unequal lengths, read as one")
     wrapped = [mark.join(re.findall(f".{{1,{width}}}", "".join(chains))) for width in (60, 20)]
     assert not read_sequences(table.assign(antigen=wrapped * 6)).notes
+
+
+@pytest.mark.parametrize("name", ["VL_nt", "insert", "light_nucleotide_sequence"])
+def test_a_chain_that_a_table_has_as_nucleotides_alone_is_not_left_out(name):
+    leader = "GC"  # another reading frame
+    table = pd.DataFrame({"VH": HEAVIES, name: [leader + x for x in coded(LIGHTS)], "antigen": AG})
+    with pytest.raises(AbagError) as caught:
+        read_sequences(table)
+    assert f"column {name!r} holds nucleotides of light variable domains, and no" in str(
+        caught.value
+    )
+    assert read_sequences(table, columns={"light": ""}).antibodies.chains[0] == (HEAVIES[0], "")
+    beside = table.assign(VL=LIGHTS, VH_dna=coded(HEAVIES))
+    assert not any("nucleotides" in note for note in read_sequences(beside).notes)

@@ -269,14 +269,14 @@ def test_a_missing_cell_is_missing(cell):
 
 @pytest.mark.parametrize("options", [{}, {"label": "value"}])
 def test_two_values_are_refused_before_anything_is_asked(options):
-    with pytest.raises(LabelError, match="holds only -1 and 1, which are two classes"):
-        labelled("y", [-1, 1, 1, 1, -1, -1], {"label": "y"}, **options)
+    with pytest.raises(LabelError, match="holds only 2 and 5, which are two classes"):
+        labelled("y", [2, 5, 5, 5, 2, 2], {"label": "y"}, **options)
 
 
 @pytest.mark.parametrize("label", ["pkd", "kd_nm", "value"])
 def test_words_for_classes_are_no_numbers_in_any_unit(label):
     asked = {"label": label} | ({"better": "higher"} if label == "value" else {})
-    with pytest.raises(LabelError, match=r"'yes', 'no'.*which are words.*--label binary"):
+    with pytest.raises(LabelError, match=r"'yes' is not a valid label.*--label binary"):
         labelled("binder", ["yes", "no", "no", "yes", "no", "no"], {"label": "binder"}, **asked)
 
 

@@ -392,7 +392,7 @@ def plain_kernels(process, antibody, antigen):
         return 1 / (1 + squared / unit / (2 * settings.scale))
 
     sides = []
-    for side, x in ((train.antibodies, antibody), (train.antigens, antigen)):
+    for side, x in ((train.sides[0], antibody), (train.sides[1], antigen)):
         (unit,) = side.units  # of the only view
         z = side.scaling.apply(x).astype(float)
         t = side.train_AD.astype(float)
@@ -400,8 +400,8 @@ def plain_kernels(process, antibody, antigen):
     share = (1 - settings.product) / 2
     (own_a, cross_a), (own_g, cross_g) = sides
     prior = settings.product * own_a * own_g[0, 0] + share * (own_a + own_g[0, 0])
-    a = cross_a[:, train.antibody]
-    g = cross_g[0][train.antigen]
+    a = cross_a[:, train.index[0]]
+    g = cross_g[0][train.index[1]]
     return prior, settings.product * a * g + share * (a + g)
 
 
@@ -566,7 +566,7 @@ def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
     run_scan(case, tmp_path / "a.csv", force=True, **options)
     assert "<!doctype html>" in (tmp_path / "a.html").read_text()
     parents_table(tmp_path)
-    with pytest.raises(OutputError, match="also the input table"):
+    with pytest.raises(OutputError, match="same file as another argument"):
         abag.scan(
             case.runs["ensemble"],
             tmp_path / "parents.csv",

@@ -47,7 +47,7 @@ def test_a_name_of_an_antibody_in_the_place_of_an_antigen_is_not_proposed_again(
     table = pd.DataFrame({"antibody": ["tras", "tras"], "antigen": ["HER2 ECD", "tras"]})
     with pytest.raises(AbagError) as caught:
         read_sequences(table, sequences=files)
-    expected = "'tras' is in abs.fasta, ag.fasta, but not as an antigen; expected one. Add it."
+    expected = "'tras' has no antigen sequence in abs.fasta, ag.fasta; expected one. Add"
     assert f"row 2, column 'antigen': {expected}" in str(caught.value)
 
 
@@ -142,10 +142,11 @@ def test_names_without_a_sequence_are_bad_rows_and_peptides_are_no_names(tmp_pat
     with pytest.raises(abag.AbagError, match="2 rows are bad") as caught:
         abag.plan(table, **options)
     # ACE consists of residues, and is no sequence in a column of names
-    assert "row 2, column 'clone': 'tra' has no sequence in a.fasta (did you mean 'tras'?)" in str(
-        caught.value
+    assert (
+        "row 2, column 'clone': 'tra' has no antibody sequence in a.fasta (did you mean 'tras'?)"
+        in str(caught.value)
     )
-    assert "row 3, column 'clone': 'ACE' has no sequence" in str(caught.value)
+    assert "row 3, column 'clone': 'ACE' has no antibody sequence" in str(caught.value)
     planned = abag.plan(table, sequences=(path,), bad_rows="skip")
     assert planned["notes"][-1].startswith("2 bad rows skipped (name without a sequence: 2 rows")
 
@@ -187,7 +188,9 @@ def test_a_first_word_of_two_records_stands_for_none_of_them(tmp_path):
     records = [("VEGF human", ANTIGENS["HER2 ECD"]), ("VEGF mouse", ANTIGENS["HIV-1 gp120"])]
     path = write_fasta(tmp_path / "a.fasta", records)
     table = pd.DataFrame({"heavy": [HEAVY] * 2, "antigen": ["VEGF", "VEGF mouse"]})
-    with pytest.raises(abag.AbagError, match="'VEGF' may be 'VEGF human'"):
+    with pytest.raises(
+        abag.AbagError, match=r"'VEGF' has no .* sequence.*did you mean 'VEGF human'"
+    ):
         abag.plan(table, sequences=(path,))
 
 
@@ -247,13 +250,15 @@ def test_an_exact_name_in_one_file_rules_out_similar_ones_of_others(tmp_path):
         assert chains_of(read, "antigen") == [(ANTIGEN,)] * 2
         notes = " ".join(read.notes)
         assert "1 name of a heavy chain alone, 1 name of a heavy and a light chain" in notes
-        assert "2 records of " in notes  # that of "HER2 ECD", and of "spare"
 
 
 def test_a_light_chain_is_not_read_from_the_record_of_a_heavy_one(tmp_path):
     path = write_fasta(tmp_path / "a.fasta", [("7D12", VHH), ("t_H", HEAVY), ("t_L", LIGHT)])
     table = pd.DataFrame({"heavy": ["t", "7D12"], "light": ["t", "7D12"], "antigen": ANTIGEN})
-    with pytest.raises(abag.AbagError, match=r"row 2, column 'light': '7D12' is in a\.fasta, but"):
+    with pytest.raises(
+        abag.AbagError,
+        match=r"row 2, column 'light': '7D12' has no light chain sequence in a\.fasta;",
+    ):
         read_sequences(table, sequences=(path,))
 
 
@@ -269,7 +274,7 @@ def test_records_that_the_table_does_not_use_cannot_refuse_it(tmp_path):
         assert "without a name or residues left out" in " ".join(read.notes)
         with pytest.raises(TableError, match="different sequences: 'b' at"):
             read_sequences(table.assign(antibody="b"), sequences=(path,))
-        with pytest.raises(abag.AbagError, match="'c' has no sequence"):
+        with pytest.raises(abag.AbagError, match=r"'c' has no .* sequence"):
             read_sequences(pd.concat([table, table.assign(antibody="c")]), sequences=(path,))
 
 
@@ -300,7 +305,7 @@ def test_peptides_beside_names_are_sequences(tmp_path):
 def test_a_name_without_a_sequence_is_no_peptide(tmp_path, name):
     path = antibody_fasta(tmp_path / "a.fasta")
     table = pd.DataFrame({"antibody": ["tras", "vhh1"], "antigen": name})
-    with pytest.raises(abag.AbagError, match=f"'{name}' has no sequence"):
+    with pytest.raises(abag.AbagError, match=f"'{name}' has no .* sequence"):
         read_sequences(table, sequences=(path,))
 
 

@@ -139,12 +139,6 @@ def join_cells(
             f"{counted(read_anyway, 'antibody')} only of rearrangements that are not productive, "
             "read as written; --chains most skips them"
         )
-    shared = _count_shared(chosen, sources)
-    if shared:
-        remarks.append(
-            f"{counted(shared, 'cell_id')} of several samples, whose chains are not joined: cells "
-            f"are told apart by {', '.join(sources)} too"
-        )
     if cut:
         remarks.append("chains of sequence_aa are cut to the variable domain")
     frame = _join(rearrangements.loc[chosen.index], values.loc[chosen.index], chosen)
@@ -177,7 +171,6 @@ def _read_records(values: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
             "cell": cell.mask(has_no_cell, alone),
             "title": cell_title.mask(has_no_cell, sequence_title),
             "sequence": text["sequence_id"],
-            "cell_id": text["cell_id"],
             "role": locus.map(_LOCI).fillna(""),
             "residues": aligned.where(is_aligned, whole),
             "is_whole": ~is_aligned & (whole != ""),
@@ -221,16 +214,11 @@ def _compare_chains(
             continue
         number = "two" if len(group) == 2 else str(len(group))
         listed = ", ".join(map(quoted, group["sequence"]))
-        why = ""
-        if chains == "most" and has_counts:
-            why = f" of equal {' and '.join(map(str, seen))}"
-        elif chains == "most":
-            why = f" of no {', '.join(_COUNTS)}"
-        advice = "Remove the others."
-        if chains != "most" and is_clear:
-            advice = f"Remove the others, or take those of most {seen.columns[0]} by --chains most."
+        why = " of equal or no counts" if chains == "most" else ""
+        take = f", or take those of most {seen.columns[0]} by --chains most" if is_clear else ""
         conflicts[int(group.index[0])] = (
-            f"has {number} {role} chains ({listed}){why}; expected one of each. {advice}"
+            f"has {number} {role} chains ({listed}){why}; expected one of each. Remove the "
+            f"others{take}."
         )
     return fewer, conflicts
 
@@ -261,14 +249,6 @@ def _find_problems(
             problem = RowProblem("rearrangement", title, f"{record['problem']}. Correct it.")
             problems.setdefault(place, problem)
     return problems, len(read_anyway - problems.keys())
-
-
-def _count_shared(records: pd.DataFrame, sources: list[str]) -> int:
-    """Count the names that several cells have."""
-    if not sources:
-        return 0
-    named = records[records["cell_id"] != ""]
-    return int((named.groupby("cell_id")["cell"].nunique() > 1).sum())
 
 
 def _join(

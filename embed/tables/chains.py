@@ -354,7 +354,8 @@ NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|")
 _AS_A_WORD = re.compile(
     r"[A-Z][a-z]{2,18}(\s+[A-Za-z][a-z]{0,18})*|"  # Lysozyme, Receptor binding domain
     r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,6}|"  # scFv
-    r"(?i:[a-z]{3,16}mab)|"  # IMDEVIMAB; few sequences have the residue B, and none so short
+    r"(?i:[a-z]{3,16}(mab|fusp)(\s+[a-z]{3,12})*)|"  # IMDEVIMAB, belantamab mafodotin; few
+    # sequences have the residues B and U, and none so short
     r"(?i:(same|see|not|no|identical|unknown)\s[a-z\s]{2,40})"  # same as above, not determined
 )
 """A text that is written as words are. Longer sequences may have residues in lower case."""
@@ -389,11 +390,13 @@ _BECOMES_X = re.compile(f"[{REPLACED}]", re.IGNORECASE)
 _SEPARATOR = re.compile("[|:]")
 _LONG = 20
 _LONGEST_LINE = 120  # residues of a line in files of sequences
-LONG_RUN = re.compile(f"[{RESIDUES}]{{{_LONG},}}", re.IGNORECASE)
+_RUN = f"[{RESIDUES}]{{{_LONG}}}"
+LONG_RUN = re.compile(_RUN, re.IGNORECASE)
 """Residues that no name has."""
 _OTHER_SEPARATOR = re.compile(
-    rf"{LONG_RUN.pattern}(?:[,;/_+&]|[\[<]SEP[\]>]){LONG_RUN.pattern}", re.IGNORECASE
+    rf"(?<={_RUN})\s*(?:[,;/_+&]|[\[<]SEP[\]>])\s*(?={_RUN})", re.IGNORECASE
 )
+"""Other signs between chains, which are no parts of a name."""
 _LISTED = r"""'([A-Za-z*|:\s]*)'|"([A-Za-z*|:\s]*)"|None|nan"""
 _LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:\s*,\s*(?:{_LISTED}))*\s*,?\s*[\])]\s*")
 """Chains as pandas writes a list of them: ``['EVQ', 'DIQ']``."""
@@ -452,7 +455,7 @@ def _are_words(text: str) -> bool:
     lengths = [*map(len, text.split())]
     if len(lengths) < 2 or LONG_RUN.search(text) or not text.replace(" ", "").isalpha():
         return False
-    is_block = lengths[0] >= _BLOCK or len(lengths) > _FEWEST_BLOCKS
+    is_block = len(lengths) > (2 if lengths[0] >= _BLOCK else _FEWEST_BLOCKS)
     return lengths[0] >= _SHORTEST_WORD and not (is_block and _are_lines(lengths))
 
 
@@ -473,9 +476,9 @@ def keys_array(kind: Kind, sequences: Sequence[Chains]) -> NDArray[np.uint8]:
 
 
 def unlisted(text: str) -> str:
-    """Return the chains of a list that was written as text, with ``|`` between them."""
+    """Return text with ``|`` between its chains, which may be a list or joined by another sign."""
     if _LIST.fullmatch(text) is None:
-        return text
+        return text if _CLEAN.fullmatch(text) else _OTHER_SEPARATOR.sub("|", text)
     chains = [single or double for single, double in re.findall(_LISTED, text)]
     return "|".join(filter(None, chains))
 
@@ -537,9 +540,9 @@ def antibody(heavy: object = "", light: object = "") -> Chains:
         If a character is not a residue.
     """
     with located("heavy"):
-        heavy = _normalized(sequence_text(heavy))
+        (heavy,) = parse_chain(sequence_text(heavy)).chains
     with located("light"):
-        light = _normalized(sequence_text(light))
+        (light,) = parse_chain(sequence_text(light)).chains
     if not heavy and not light:
         msg = "antibody: heavy and light are both empty; expected at least one. Give a chain."
         raise EmptySequence(msg)
@@ -553,7 +556,20 @@ def antigen(text: object) -> Chains:
 
 
 def parse_chain(text: str) -> ParsedSequence:
-    """Read one chain, which may be empty."""
+    """Read one chain, which may be empty.
+
+    Raises
+    ------
+    UnknownResidue
+        If a character is not a residue, or there are several chains.
+    """
+    chains = _SEPARATOR.split(text)
+    if len(chains) > 1:
+        msg = (
+            f"{_shortened(text)} has {len(chains)} chains; expected one. Give each a column of its "
+            "own, or name this one with --column antibody=NAME if it holds heavy|light."
+        )
+        raise UnknownResidue(msg)
     return ParsedSequence((_normalized(text),), count_replaced(text))
 
 
@@ -619,11 +635,10 @@ def _normalized(text: str) -> str:
     illegal = _ILLEGAL.search(residues)
     if illegal is None:
         return residues
-    is_between = _OTHER_SEPARATOR.search(residues) is not None
     msg = (
         f"character {illegal[0]!r} at position {text.index(illegal[0]) + 1} of {_shortened(text)} "
         f"is not a valid residue; expected one of {RESIDUES} (or {REPLACED}, which are read as X). "
-        f"{'Write | between two chains, or remove it.' if is_between else 'Correct or remove it.'}"
+        "Correct or remove it."
     )
     raise UnknownResidue(msg)
 

@@ -35,8 +35,8 @@ _SAYS_CHAIN = "(?=.*(seq|aa|aminoacid|protein|polypeptide|chain|variable|domain|
 _HEAVY_WORD = "(heavy|vhh|vh|hcvr|hc)"
 _LIGHT_WORD = "(light|vl|vk|vkappa|vlambda|lcvr|lc)"
 # alone, these may be names, genes or numbers: `content.roles_by_content` looks at the cells
-_HEAVY_WORDS = f"({_HEAVY_WORD}|igh|nanobody|sdab)"
-_LIGHT_WORDS = f"({_LIGHT_WORD}|kappa|lambda|igk|igl)"
+_HEAVY_WORDS = f"({_HEAVY_WORD}|igh(vdj)?|nanobody|sdab)"
+_LIGHT_WORDS = f"({_LIGHT_WORD}|kappa|lambda|ig[kl](vj)?)"
 
 
 def _of_parts(word: str) -> str:
@@ -82,9 +82,9 @@ ROLES: dict[str, tuple[str, ...]] = {
     ),
     "censored": (
         "(is)?(censored|censor|censoring)",
-        "(kd|affinity|aff|label)?(relation|operator|op)",
+        "relation|(kd|affinity|aff|label)(relation|operator|op)",
     ),
-    "assay": ("assay|assayid|assayname", "dataset|study", "source"),
+    "assay": ("assay|assayid|assayname", "dataset|study"),
     "affinity_type": ("(affinity|label|measurement)type",),
     "mutations": (),  # embed.tables.references finds them where there is a parent
     "light_mutations": (),

@@ -34,17 +34,16 @@ from abag.embed.tables.chains import (
     unlisted,
 )
 from abag.embed.tables.columns import (
-    UNNAMED,
     MissingColumn,
     column_option,
     may_hold,
     quote_some,
     simplified,
 )
-from abag.embed.tables.formats import CHUNK_ROWS, cell_text
+from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import Table, holds_labels, listed_cells
+from abag.embed.tables.table import Table, listed_cells
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -58,7 +57,7 @@ _PRONOUNCEABLE = re.compile(
 SHORTEST_PEPTIDE = 5  # fewer letters are as likely a name: VEGF, EGFR
 FEW = 3  # letters of a word, and words of a column, from which they are no chance
 _NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
-REGION = re.compile("cdr|junction|fw?r[1-4]|paratope", re.IGNORECASE)
+REGION = re.compile("cdr|junction|f(r|wr?)[1-4]|paratope", re.IGNORECASE)
 """Names of columns that hold parts of a chain."""
 _ANTIGEN_WORDS = re.compile(
     "antigen|target|epitope|virus|viral|strain|receptor|ligand|protein|pathogen|(?<![a-z])ag(?![a-z])",
@@ -69,34 +68,21 @@ _ANTIBODY_WORDS = re.compile(
     "antibod|nanobod|contig|linker|(?<![a-z])(m?ab|vhh|v[hkl]|vd?j|bcr)(?![a-z])", re.IGNORECASE
 )
 """Names of columns of antibodies, or of what joins them, if they do not name antigens as well."""
+_RECEPTOR = re.compile(
+    r"(?<![a-z])(tcr|tr)[ _.-]?((?P<light>a|alpha|g|gamma)|b|beta|d|delta)(?![a-z])", re.IGNORECASE
+)
+"""Names of columns of T cell receptor chains; those without D segments are like light chains."""
 LINKER = re.compile("linker", re.IGNORECASE)
 """Names of columns of what joins chains or antibodies."""
 _ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|nt|dna)).*")
 """Names of columns, simplified, that may hold a chain of antigens."""
 MOST_CANDIDATES = 4
-_SAYS_ASSAY = re.compile("assay|stud(y|ies)|dataset")
-"""Names of columns, simplified, that say what they hold, unlike ``source``."""
-_OPERATOR = re.compile("operator|op")
-"""Names of columns, simplified, of relations or of persons."""
-_COMPARISON = re.compile(
-    r"[<>=~≤≥!]|(gt|ge|lt|le|eq|ne|gte|lte|equals?|exact|greater|less|more|above|below|over|under)\b"
-)
-_METHODS = re.compile(
-    r"\b(spr|bli|biacore|octet|carterra|fortebio|elisas?|itc|kinexa|facs|flow|cytometry|mst|htrf|"
-    r"fret|alpha ?(lisa|screen|seq)|assays?|titrations?|tite ?seq|displays?|panning|calorimetry|"
-    r"thermophoresis|fluorescence|anisotropy|polari[sz]ation|interferometry|plasmon|resonance|"
-    r"neutrali[sz]ation|pseudovirus|radioimmunoassay|ria|binding|kinetics?|sensorgrams?|luminex|"
-    r"skempi|ab ?bind|sabdab|abbind|pdbbind|biomap|alphabind|flab|atlas)\b"
-)
-"""Methods of measuring, and collections of measurements, in lower case with spaces for signs."""
 OTHER_STATE = re.compile(
     "germ ?line|parent|wild.?type|(?<![a-z])wt(?![a-z])|naive|unmutated|inferred|ancest|template|"
     "(?<![a-z])uca(?![a-z])",
     re.IGNORECASE,
 )
 """Names of columns of the chains that those of the row were derived from."""
-_UNIT = re.compile(r"[\[(]?(?:[fpnuµμm]?M|[pnuµμm]?g/m?[lL]|nmol/[lL]|k(?:cal|J)/mol)[\])]?")
-"""Units of affinities, as a second line of names has them."""
 _FORMATS = re.compile("(scfv|fab|nanobody|sdab)(chain)?")
 """Names of columns, simplified, that hold antibodies, their names, or whether they are such."""
 _DEFAULTS = TableOptions()
@@ -282,27 +268,17 @@ def distinct_texts(table: Table, name: str) -> list[str]:
     return [*dict.fromkeys(cell.strip() for cell in cells if isinstance(cell, str))]
 
 
-def region_columns(table: Table) -> list[str]:
-    """List the columns that hold parts of chains, as residues: those named so, or else peptides."""
-    peptides = []
-    for name in table.names:
-        texts = distinct_texts(table, name)
-        letters = {*"".join(texts).upper()}
-        if are_peptides(texts) and not letters <= _NUCLEOTIDE_LETTERS:
-            peptides.append(name)
-    named = [name for name in peptides if REGION.search(name)]
-    others = [name for name in peptides if not (_ANTIGEN_WORDS.search(name) or LINKER.search(name))]
-    return named or others
-
-
 def is_peptide(text: str) -> bool:
     """Tell whether a text consists of standard residues, as peptides do and some names."""
     return _PEPTIDE.fullmatch(text.strip()) is not None and not is_word(text)
 
 
-def is_named_like_antibodies(name: str) -> bool:
-    """Tell whether a column is named like antibodies, or parts of them, and not like antigens."""
-    return _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
+def role_by_name(name: str) -> str:
+    """Tell which role of antibodies a column is named like; empty if it is named like antigens."""
+    if receptor := _RECEPTOR.search(name):
+        return "light" if receptor["light"] else "heavy"
+    is_antibody = _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
+    return "antibody" if is_antibody else ""
 
 
 def are_peptides(texts: Sequence[str]) -> bool:
@@ -385,19 +361,6 @@ def _first_texts(table: Table, rows: int) -> list[tuple[str, ...]]:
     return [*zip(*columns, strict=True)]
 
 
-def unit_below_header(table: Table) -> str:
-    """Return the first cell of a unit, if the first row holds units instead of a pair."""
-    if table.frame.index[0]:
-        return ""
-    (first,) = _first_texts(table, 1)
-    sequences = {table.columns.get(role) for role in SEQUENCE_ROLES}  # M may be a residue
-    units = []
-    for name, text in zip(table.names, first, strict=True):
-        if name not in sequences and _UNIT.fullmatch(text):
-            units.append(text)
-    return units[0] if units and not any(map(LONG_RUN.search, first)) else ""
-
-
 def _as_options(roles: Iterable[tuple[str, str]]) -> str:
     """Spell the options that give roles other columns."""
     return " ".join(column_option(role, name) for role, name in roles)
@@ -472,48 +435,13 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     return replace(table, columns=kept, ties=ties), ignored
 
 
-def without_doubtful_roles(table: Table, options: TableOptions) -> Table:
-    """Return a table whose assays and relations are such by their names, cells or the options.
-
-    A column ``source`` may be of species, cohorts or publications, and ``operator`` of persons.
-    """
-    columns = dict(table.columns)
-    assay = columns.get("assay")
-    if assay is not None and "assay" not in options.columns:
-        says_assay = _SAYS_ASSAY.search(simplified(assay))
-        if not (says_assay or _names_methods(table, assay)):
-            del columns["assay"]
-    relation = columns.get("censored", "")
-    if _OPERATOR.fullmatch(simplified(relation)) and "censored" not in options.columns:
-        texts = [cell_text(cell).strip("'\" ").lower() for cell in table.distinct_cells(relation)]
-        if texts and not any(map(_COMPARISON.match, texts)):
-            del columns["censored"]
-    return replace(table, columns=columns)
-
-
-def _names_methods(table: Table, name: str) -> bool:
-    """Tell whether most distinct cells of a column name a method or collection."""
-    texts = distinct_texts(table, name)
-    words = [re.sub(r"[\W_]+", " ", text.lower()).strip() for text in texts]
-    filled = [text for text in words if text]
-    return 2 * sum(_METHODS.search(text) is not None for text in filled) > len(filled)
-
-
 def _holds_measurements(table: Table, name: str) -> bool:
-    """Tell whether all cells are numbers that no name is, as in ``off_target_affinity``."""
+    """Tell whether all filled cells are numbers that no name is, as in ``off_target_affinity``."""
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna().astype(str)
+    cells = cells[cells.str.strip() != ""]
     numbers = pd.to_numeric(cells, errors="coerce")
-    return bool(numbers.notna().all() and cells.str.contains(".", regex=False).any())
-
-
-def matrix_columns(table: Table) -> list[str]:
-    """List the unused columns of numbers or bounds: each may hold the labels of one antigen."""
-    if "pkd" in table.columns:
-        return []
-    used = {*table.columns.values()}
-    cells = table.frame.iloc[:CHUNK_ROWS]
-    names = [name for name in table.names if name not in used and not UNNAMED.fullmatch(name)]
-    return [name for name in names if holds_labels(cells[name].dropna().astype(str))]
+    is_any_broken = cells.str.contains(".", regex=False).any()
+    return bool(cells.empty or (numbers.notna().all() and is_any_broken))
 
 
 def antigen_candidates(table: Table) -> list[str]:

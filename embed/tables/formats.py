@@ -1,4 +1,4 @@
-"""Formats of tables: text, Excel, JSON Lines, FASTA and Parquet, read in chunks of rows.
+"""Formats of tables: text, Excel, JSON, FASTA and Parquet, read in chunks of rows.
 
 Promises that every column and row of a file is there, unchanged, or that one line says what is
 wrong with the file. A format is one entry of `FORMATS`, found by the suffix of the file's name less
@@ -19,7 +19,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -50,11 +50,6 @@ _FOREIGN = {
     b">": "it is FASTA, or its first name begins with '>'; rename it to end in .fasta",
 }
 """Messages about other files that are called text, by their first bytes."""
-_PANDAS_TEXT = pd.Series([""]).dtype
-"""Type of text columns; object before pandas 3."""
-_HAS_TEXT = isinstance(_PANDAS_TEXT, pd.StringDtype)
-_ARROW_TEXT = pd.ArrowDtype(pa.string()) if _HAS_TEXT else _PANDAS_TEXT
-"""Type by which pandas reads text about as fast as numbers."""
 _MORE_FIELDS = (
     "rows have more fields than the header; remove lines above it, name the column of row names, "
     "or remove the separators at the ends of the rows"
@@ -201,16 +196,19 @@ def _in_utf8(file: IO[bytes]) -> tuple[IO[bytes], list[str]]:
     if b"\0" in start:
         msg = "it holds NUL bytes, as binary files do; save it as UTF-8 text"
         raise ValueError(msg)
+    decoder = codecs.getincrementaldecoder("utf-8")()  # a block may end within a character
+    remarks = []
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(start)  # which may end within a character
+        while block := file.read(_ENCODING_BYTES):
+            decoder.decode(block)
     except UnicodeDecodeError as error:
-        first = start[error.start : error.start + 1].decode("cp1252", "replace")
-        remark = (
+        first = error.object[error.start : error.start + 1].decode("cp1252", "replace")
+        remarks.append(
             f"not UTF-8, read as Windows-1252, in which the first other character is {first!r}: "
             "if that is wrong, save it as UTF-8"
         )
-        return io.BytesIO(file.read().decode("cp1252").encode()), [remark]
-    return file, []
+    file.seek(0)
+    return (io.BytesIO(file.read().decode("cp1252").encode()) if remarks else file), remarks
 
 
 def _refuse_foreign(start: bytes) -> None:
@@ -247,13 +245,12 @@ def _read_top(file: IO[bytes]) -> _Top:
         separator = _separator(above[-1], line)
         if not line or _fields(above[-1], separator) == _fields(line, separator) > 1:
             return _Top(above[:-1], [], separator)
-    lines = [line]
-    while _is_title(lines[-1]) and len(lines) <= MOST_TITLES:
-        lines.append(file.readline())
-    *titles, header, row = [*lines, file.readline()]
+    lines = [line, *islice(file, MOST_TITLES + 1), b""]
+    number = _count_titles(map(_cells_of, lines))
+    header, row = lines[number : number + 2]
     separator = _separator(header, row)
-    if not titles or _fields(header, separator) == _fields(row, separator) > 1:
-        return _Top(above, titles, separator)
+    if not number or _fields(header, separator) == _fields(row, separator) > 1:
+        return _Top(above, lines[:number], separator)
     return _Top(above, [], _separator(lines[0], lines[1]))
 
 
@@ -274,11 +271,24 @@ def _fields(line: bytes, separator: str) -> int:
     return 1 + _QUOTED.sub(b"x", line).count(separator.encode())
 
 
-def _is_title(line: bytes) -> bool:
-    """Tell whether a line is blank, or has one cell, of text, before separators."""
-    cells = _QUOTED.sub(b"x", line).strip(b" ,;\t\r\n")
-    is_one = re.search(rb'[,;\t\r"]', cells) is None and not _QUOTED_NAMES.fullmatch(line)
-    return line != b"" and is_one and not LONG_RUN.search(line.decode("utf-8", "replace"))
+def _cells_of(line: bytes) -> list[str]:
+    """Divide a line of text at all marks that may separate its cells, outside of quotes."""
+    if _QUOTED_NAMES.fullmatch(line):
+        return line.decode("utf-8", "replace").split()
+    bare = _QUOTED.sub(lambda cell: re.sub(rb'[,;\t\r"]', b" ", cell[0]), line)
+    cells = re.split(r'[,;\t\r"]', bare.decode("utf-8", "replace").rstrip("\r\n"))
+    return [cell.strip() for cell in cells]
+
+
+def _count_titles(rows: Iterable[Sequence[str]]) -> int:
+    """Count the rows that are blank, or have one cell of text, above the first with several."""
+    for number, cells in enumerate(islice(rows, MOST_TITLES + 1)):
+        filled = [*filter(None, cells)]
+        if len(filled) > 1:
+            return number
+        if any(map(LONG_RUN.search, filled)):
+            break
+    return 0
 
 
 def _remarks_on_titles(lines: Sequence[str]) -> list[str]:
@@ -313,23 +323,27 @@ def read_separated(
         read |= _without_na(names, options)
     # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
     types = dict.fromkeys(options.sequence_columns(names), object)
-    read["dtype"] = defaultdict(lambda: _ARROW_TEXT, types)
+    read["dtype"] = defaultdict(lambda: str, types)
     file.seek(0)
     notes = NO_NOTES._replace(remarks=tuple(remarks))
     if is_airr(names):  # the chains of a cell may be far apart
-        joined, reader = join_cells(
-            _as_text(pd.read_csv(file, **read), options), options.table.chains
-        )
+        whole = _with_missing(pd.read_csv(file, **read), options)
+        joined, reader = join_cells(whole, options.table.chains)
         notes = reader._replace(remarks=notes.remarks + reader.remarks)
         yield from in_chunks(joined, options.rows, notes)
         return
     if options.rows is None:
-        yield Chunk(_as_text(pd.read_csv(file, **read), options), first_row, notes)
+        yield Chunk(_with_missing(pd.read_csv(file, **read), options), first_row, notes)
         return
     # closed also if the caller takes the first chunks only
     with pd.read_csv(file, chunksize=options.rows, **read) as frames:
         for frame in frames:
-            yield Chunk(_as_text(frame, options), first_row, notes)
+            yield Chunk(_with_missing(frame, options), first_row, notes)
+
+
+def _with_missing(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
+    """Return rows as they are written: fields that a row lacks are empty text."""
+    return frame.fillna("") if options.as_written else frame
 
 
 def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
@@ -338,13 +352,6 @@ def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
     kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
     missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
     return {"keep_default_na": False, "na_values": missing}
-
-
-def _as_text(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
-    """Give columns of Arrow's text the type that pandas itself gives text."""
-    arrow = [name for name, kind in frame.dtypes.items() if isinstance(kind, pd.ArrowDtype)]
-    texts = frame.astype(dict.fromkeys(arrow, _PANDAS_TEXT))
-    return texts.fillna("") if options.as_written else texts
 
 
 def _header_names(file: IO[Any], separator: str, above: int) -> list[str]:
@@ -515,9 +522,9 @@ def _filled_part(
         )
         raise ValueError(msg)
     cells = pd.Series(filled, dtype=object).unstack(fill_value="").reindex(rows, fill_value="")
-    titles = _count_titles(cells)
+    titles = _count_titles(cells.iloc[: MOST_TITLES + 1].to_numpy().tolist())
     if titles:
-        remarks += _remarks_on_titles(cells.iloc[:titles, 0].tolist())
+        remarks += _remarks_on_titles(cells.iloc[:titles].agg("".join, axis=1).tolist())
         below = cells.iloc[titles:]
         cells = below.loc[:, (below != "").any()]
     for column, (number_format, text) in formats.items():
@@ -535,18 +542,6 @@ def _filled_part(
             f"{next(iter(struck.values()))}, read as others: remove what is not to be used"
         )
     return cells
-
-
-def _count_titles(cells: pd.DataFrame) -> int:
-    """Count the rows with one cell, of text, at most above the first row with several."""
-    top = cells.iloc[: MOST_TITLES + 1]
-    for number, row in enumerate(top.to_numpy().tolist()):
-        filled = [*filter(None, row)]
-        if len(filled) > 1:
-            return number
-        if filled and (not row[0] or LONG_RUN.search(row[0])):
-            break
-    return 0
 
 
 def _with_powers(value: object) -> object:
@@ -925,13 +920,12 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
 
 def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
     """Return categories of text as text, of which each row refers to one of the categories."""
-    for name, dtype in frame.dtypes.items():
-        # pandas makes a new text per row each time it goes through categories
-        if isinstance(dtype, pd.CategoricalDtype) and is_string_dtype(dtype.categories.dtype):
-            texts = np.array([*dtype.categories, None], object)
-            codes = frame[name].cat.codes.to_numpy()  # -1: missing
-            frame[name] = pd.Series(texts[codes], frame.index, object)
-    return frame
+    # pandas makes a new text per row each time it goes through categories
+    types = {}
+    for name, kind in frame.dtypes.items():
+        if isinstance(kind, pd.CategoricalDtype) and is_string_dtype(kind.categories.dtype):
+            types[name] = object
+    return frame.astype(types)
 
 
 def _refuse_unsupported(field: pa.Field) -> None:

@@ -51,11 +51,10 @@ from abag.embed.tables.content import (
     holds_sequences,
     refuse_exchanged,
     roles_by_content,
-    without_doubtful_roles,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
 from abag.embed.tables.options import MOST_RESIDUE, AntibodyRegion, BadRows, Numbering, TableOptions
-from abag.embed.tables.references import References, find_references, names_digest, with_references
+from abag.embed.tables.references import References, find_references, with_references
 from abag.embed.tables.table import OneTable, Table, TableLike, open_table
 
 T = TypeVar("T", bound=TableOptions)
@@ -83,23 +82,6 @@ class RecordedColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesFile:
-    """A file of ``--sequences``, in which names of the table were looked up."""
-
-    path: str
-    """Absolute; in a shared predictor the name alone."""
-    digest: str
-    """That of `names_digest` when the run was fitted; empty: it is not known."""
-
-    def why_not(self) -> str:
-        """Say why the file cannot be used; empty if it is the same as it was."""
-        digest = names_digest(self.path)
-        if not digest:
-            return "does not exist or cannot be read"
-        return "" if self.digest in ("", digest) else "has changed since the run was fitted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRecord:
     """What the columns of a run's table are, and how it was read: saved, and checked if loaded."""
 
@@ -113,7 +95,8 @@ class LayoutRecord:
     """Antibody that mutations are of; empty: none was given. Left out as `antigen` is."""
     numbering: Numbering = "sequential"
     first_residue: int = 1
-    sequences: tuple[NamesFile, ...] = ()
+    sequences: tuple[str, ...] = ()
+    """Files of ``--sequences``: absolute paths, and in a shared predictor the names alone."""
 
     @staticmethod
     def columns_of(given: Mapping[str, str], found: Mapping[str, str]) -> Iterator[RecordedColumn]:
@@ -154,12 +137,9 @@ class LayoutRecord:
             antigen_chains(self.antigen)
         if self.parent:
             parse_antibody(self.parent)
-        for file in self.sequences:
-            if not 0 < len(file.path) <= LONGEST_PATH or "\0" in file.path:
+        for path in self.sequences:
+            if not 0 < len(path) <= LONGEST_PATH or "\0" in path:
                 msg = "the layout has an invalid path of a file of sequences"
-                raise ValueError(msg)
-            if not re.fullmatch("([0-9a-f]{32})?", file.digest):
-                msg = f"the layout has the digest {file.digest!r} of a file of sequences"
                 raise ValueError(msg)
         if abs(self.first_residue) > MOST_RESIDUE:
             msg = f"the layout has residues from {self.first_residue} on"
@@ -465,8 +445,7 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
         elif role in ANTIBODY_ROLES and not top.has(role):
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
     ties = {role: names for role, names in top.ties.items() if role not in roles}
-    top = replace(top, columns={**top.columns, **roles}, ties=ties)
-    return without_doubtful_roles(top, options), remarks
+    return replace(top, columns={**top.columns, **roles}, ties=ties), remarks
 
 
 def read_top_row(table: TableLike, options: TableOptions) -> Table:
@@ -603,9 +582,9 @@ def _with_parent(
     if remembered.parent and not is_given and not has_antibodies:
         completed = _with_mutations(top, options, remembered, "mutations")
         completed = replace(completed, parent=remembered.parent)
-        completed, of_run = _with_names(top, completed, remembered, kinds)
+        completed = _with_names(top, completed, remembered, kinds)
         try:
-            references = find_references(top, completed, kinds, of_run)
+            references = find_references(top, completed, kinds)
         except MissingColumn:
             pass  # no column of mutations: the parent of the run is none of this table
         else:
@@ -613,49 +592,28 @@ def _with_parent(
             return completed, references
     elif remembered.parent and not is_given:
         say(f"{top.source}: antibodies are those of the table, not variants of the run's parent")
-    options, of_run = _with_names(top, options, remembered, kinds)
-    return options, find_references(top, options, kinds, of_run)
+    options = _with_names(top, options, remembered, kinds)
+    return options, find_references(top, options, kinds)
 
 
-def _with_names(
-    first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]
-) -> tuple[T, list[str]]:
-    """Add the files of the run to a table with names, or without a column of sequences.
-
-    Those that the user gave are looked in first: behind them, files of the run that are unchanged
-    are returned beside the options.
-    """
-    if not remembered.sequences:
-        return options, []
+def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]) -> T:
+    """Add the files of the run to a table with names, or without a column of sequences."""
+    if options.sequences or not remembered.sequences:
+        return options
     names = [name for kind in kinds if (name := _name_in(first, options, kind)) is not None]
     if not names:
-        return options, []
-    if options.sequences:
-        given = {*map(_whole_path, options.sequences)}
-        of_run = []
-        for file in remembered.sequences:
-            why = "" if _whole_path(file.path) in given else file.why_not()
-            if why:
-                say(f"{first.source}: {file.path}, in which the run looked names up, {why}")
-            elif _whole_path(file.path) not in given:
-                of_run.append(file.path)
-        return options, of_run
-    for file in remembered.sequences:
-        if why := file.why_not():
+        return options
+    for path in remembered.sequences:
+        if not Path(path).exists():
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
             msg = (
-                f"{first.source}: {has}, and {file.path}, in which the run looked names up, {why}; "
-                "expected the same file. Give it with --sequences FILE, or a table of sequences."
+                f"{first.source}: {has}, and {path}, in which the run looked names up, does not "
+                "exist; expected that file. Give it with --sequences FILE, or a table of sequences."
             )
             raise TableError(msg)
-    files = tuple(file.path for file in remembered.sequences)
-    listed = ", ".join(Path(file).name for file in files)
+    listed = ", ".join(Path(path).name for path in remembered.sequences)
     say(f"{first.source}: names are looked up in the file of the run, {listed}")
-    return replace(options, sequences=files), []
-
-
-def _whole_path(path: str) -> Path:
-    return Path(path).expanduser().resolve()
+    return replace(options, sequences=remembered.sequences)
 
 
 def _name_in(first: Table, options: TableOptions, kind: Kind) -> str | None:

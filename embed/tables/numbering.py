@@ -32,13 +32,11 @@ from abag.embed.tables.chains import (
     CHAIN_ROLES,
     CONSTANT_MOTIF,
     J_SEGMENT,
-    LONGEST_REMNANT,
     WHOLE_DOMAIN,
     ChainName,
     ChainPlaces,
     Chains,
     find_domains,
-    is_constant,
     locate_positions,
     split_domains,
     variable_domain,
@@ -65,10 +63,10 @@ J_MOTIFS: Mapping[ChainName, str] = {
 }
 """Framework 4: WGQGTLVTVSS, FGQGTKVEIK, FGGGTKLTVL. Arrow reads these too, without look-ahead."""
 _ANY_J = re.compile("|".join(J_MOTIFS.values()))
-_CONSERVED = re.compile("C.{7,25}W.{45,85}C.{3,60}[WF]G.G")
+_CONSERVED = re.compile("C.{7,25}W.{45,85}C.{3,60}(?P<j>[WF]G.G)")
 """Cysteine 23, tryptophan 41, cysteine 104 and the J segment motif."""
+_CONSTANT = re.compile(CONSTANT_MOTIF)
 LEAST_FLANK = 4  # fewer residues may be those by which the ends of domains vary
-HISTIDINE_TAG = "^.{0,24}HHHHHH|HHHHHH.{0,12}$"
 _VARIABLE_DOMAIN = re.compile(
     "[^C]{18,23}C.{7,25}W.{45,85}C.{3,40}(?:WG.G.{4}V[ST][SAP]|FG.G[TS].[LV].[IVL][KLE])"
 )
@@ -186,31 +184,24 @@ if __name__ == "__main__":
     json.dump(_number(cast("ChainName", sys.argv[1]), json.load(sys.stdin)), sys.stdout)
 
 
-def find_leaders(chains: Sequence[str], name: ChainName) -> list[int]:
-    """Find the chains with residues before their variable domain, by index."""
-    leaders = []
+def find_flanked(chains: Sequence[str], name: ChainName) -> list[int]:
+    """Find the chains with residues beside their variable domain, by index.
+
+    These are leaders, tags, linkers and constant domains, but no second variable domain.
+    """
     usual = BEFORE_CYSTEINE_23["H" if name == "heavy" else "K"]
+    flanked = []
     for number, chain in enumerate(chains):
         domain = _CONSERVED.search(chain)
-        if domain and domain.start() - usual >= LEAST_FLANK:
-            leaders.append(number)
-    return leaders
-
-
-def find_tails(chains: Sequence[str]) -> list[int]:
-    """Find the chains with other residues than constant ones behind their variable domain."""
-    tails = []
-    array = pa.array(chains, pa.large_string())
-    length_N = np.asarray(pc.binary_length(array))
-    for name, motif in J_MOTIFS.items():
-        start_N = np.asarray(pc.find_substring_regex(array, motif))
-        end_N = start_N + J_SEGMENT[name]
-        for number in np.flatnonzero((start_N >= 0) & (length_N - end_N >= LEAST_FLANK)).tolist():
-            tail = chains[number][end_N[number] :]
-            is_second_domain = _ANY_J.search(tail) is not None
-            if not is_second_domain and not is_constant(tail[:LONGEST_REMNANT], name):
-                tails.append(number)
-    return tails
+        if domain is None:
+            is_flanked = _CONSTANT.search(chain, EARLIEST_CONSTANT) is not None
+        else:
+            behind = chain[domain.start("j") + J_SEGMENT[name] :]
+            is_tail = len(behind) >= LEAST_FLANK and not _ANY_J.search(behind)
+            is_flanked = is_tail or domain.start() - usual >= LEAST_FLANK
+        if is_flanked:
+            flanked.append(number)
+    return flanked
 
 
 def have_motif(motif: str, texts: pa.Array) -> NDArray[np.bool_]:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from abag.core.arrays import KEY_BYTES, sort_keys
@@ -510,7 +509,9 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
 
 
 def table_of(chains: Mapping[Kind, Sequence[Chains]]) -> pd.DataFrame:
-    """Return a table of pairs, given the chains of the antibody, and of any antigen, of each."""
+    """Return a table of pairs, or of sequences of one kind, given the chains of each."""
+    if "antibody" not in chains:
+        return pd.DataFrame({"antigen": ["|".join(antigen) for antigen in chains["antigen"]]})
     table = pd.DataFrame(chains["antibody"], columns=["heavy", "light"])
     if "antigen" in chains:
         table["antigen"] = ["|".join(antigen) for antigen in chains["antigen"]]
@@ -564,20 +565,10 @@ _FOUND = {
         "unclear_antibodies",
         "with a chain without a clear J segment, not numbered; --chains auto numbers all",
     ),
-    "constant": (
-        "constant_antibodies",
-        "with residues of constant domains, which harms models of tables that have both kinds; cut "
-        "them off with --antibody-region fv",
-    ),
-    "leader": (
-        "leader_antibodies",
-        "with residues before the variable domain, such as a leader peptide or a tag, which "
-        "harms models of tables that have both kinds; cut them off with --antibody-region fv",
-    ),
-    "tail": (
-        "tail_antibodies",
-        "with residues behind the variable domain that are no constant domain, such as a tag or a "
-        "linker, which harms models of tables that have both kinds; cut them off with "
+    "flanked": (
+        "flanked_antibodies",
+        "with residues beside the variable domain, such as a leader peptide, a tag, a linker or a "
+        "constant domain, which harms models of tables that have both kinds; cut them off with "
         "--antibody-region fv",
     ),
     "unknown chain": (
@@ -609,10 +600,6 @@ _FOUND = {
         "divided_antigens",
         "with blanks between runs of unequal lengths, read as one chain: if these are several, "
         "write | between them",
-    ),
-    "tagged antigen": (
-        "tagged_antigens",
-        "with six histidines at an end, a tag: without it, it would be another antigen",
     ),
 }
 """Words in `ParsedSequence.form`: the name of a count of unique sequences, and a note."""
@@ -764,12 +751,8 @@ def count_line_breaks(frame: pd.DataFrame) -> int:
     """Count the cells of text files that contain a line break."""
     count = 0
     for _, column in frame.select_dtypes(exclude=["number", "bool"]).items():
-        if isinstance(column.dtype, pd.StringDtype):
-            texts = pa.array(column, pa.large_string(), from_pandas=True)
-        else:
-            texts = pa.array([x for x in column.tolist() if isinstance(x, str)], pa.large_string())
-        has_break = pc.match_substring_regex(texts, "[\r\n]")
-        count += pc.sum(has_break, min_count=0).as_py()
+        texts = [cell for cell in column.tolist() if isinstance(cell, str)]
+        count += sum("\n" in text or "\r" in text for text in texts)
     return count
 
 

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from hashlib import blake2b, file_digest
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -161,8 +160,6 @@ class NamedSequences:
     """Lines on records that have no name or no residues."""
     types: dict[str, list[str]] = field(default_factory=dict)
     """Variable domains in sequences, by their text."""
-    of_run: NamedSequences | None = None
-    """Those of the files of a run, for names that these files lack."""
 
     def find(self, role: str, cell: object) -> str | None:
         """Return the text of a name in a column of this role; None if it has none.
@@ -172,22 +169,6 @@ class NamedSequences:
         RepeatedName
             If a record has this very name, and another sequence than another one.
         """
-        if self.of_run is not None and self._lacks(role, cell):
-            return self.of_run.find(role, cell)
-        return self._find(role, cell)
-
-    @property
-    def sources(self) -> str:
-        """Names of all files, those of a run last."""
-        return self.source if self.of_run is None else f"{self.source}, {self.of_run.source}"
-
-    def _lacks(self, role: str, cell: object) -> bool:
-        """Tell whether these files have no record of a name, nor of a similar one."""
-        name = cell_name(cell)
-        return bool(name) and not (self._is_record(name) or self._similar(role, name))
-
-    def _find(self, role: str, cell: object) -> str | None:
-        """Return the text of a name that these files have."""
         name = cell_name(cell)
         if not name:
             return None
@@ -318,7 +299,6 @@ class NamedSequences:
         """
         forms = Counter[str]()
         repeated: list[str] = []
-        of_run = 0
         for name in dict.fromkeys(map(cell_name, cells)):
             try:
                 text = self.find(role, name)
@@ -327,15 +307,9 @@ class NamedSequences:
                 continue
             if text is not None:
                 forms[self._form(role, text)] += 1
-                of_run += self.of_run is not None and self._lacks(role, name)
         if repeated:
             raise RepeatedName(self.source, repeated)
-        found = ", ".join(f"{counted(count, 'name')} of {form}" for form, count in forms.items())
-        return (
-            f"{found} ({of_run:,} of them in {self.of_run.source})"
-            if self.of_run and of_run
-            else found
-        )
+        return ", ".join(f"{counted(count, 'name')} of {form}" for form, count in forms.items())
 
     def _form(self, role: str, text: str) -> str:
         """Say what the text of a name is."""
@@ -350,45 +324,19 @@ class NamedSequences:
         is_light = light or types == ["light"]
         return "a light chain alone" if is_light else "a heavy chain alone"
 
-    def describe_unused(self, texts: Iterable[str]) -> Iterator[str]:
-        """Say how many records are not used, if the table has these texts, in a line."""
-        used: set[str] = set()
-        for text in texts:
-            used.update((_residues(text), *_residues(text).split("|")))
-        records: dict[str, bool] = {}
-        for places in self.of.values():
-            for residues, entry in places.items():
-                records[entry.where] = records.get(entry.where, False) or residues in used
-        unused = [where for where, is_used in records.items() if not is_used]
-        if unused:
-            verb = "is" if len(unused) == 1 else "are"
-            yield (
-                f"{counted(len(unused), 'record')} of {self.source} {verb} not used, the first is "
-                f"{unused[0]}"
-            )
-
     def unknown(self, role: str, cell: object) -> UnknownName:
         """Make the error of a name without a sequence."""
         name = cell_name(cell)
-        similar = [] if self._is_record(name) else self._similar(role, name)
-        if similar:
-            listed = ", ".join(dict.fromkeys(quoted(other) for other, _ in similar[:3]))
-            msg = f"{quoted(name)} may be {listed} in {self.source}; expected one."
-            return UnknownName(f"{msg} Write the whole name.")
         names = {named for _, named in [*self.of, *self.chains]}
-        if name in names:
-            lacks = f"not as an {role}"
-            advice = "Add it"
-            if role in CHAIN_ROLES:
-                lacks = f"has no {role} chain there"
-                advice += ", or leave the cell empty if there is none"
-            msg = f"{quoted(name)} is in {self.source}, but {lacks}; expected one. {advice}."
-            return UnknownName(msg)
-        if self.of_run is not None:
-            names |= {named for _, named in [*self.of_run.of, *self.of_run.chains]}
-        close = get_close_matches(name, names, n=2, cutoff=0.75)
-        hint = f" (did you mean {' or '.join(map(quoted, close))}?)" if close else ""
-        msg = f"{quoted(name)} has no sequence in {self.sources}{hint}; expected one. Add it there."
+        close = [other for other, _ in self._similar(role, name) if other != name]
+        if not close and name not in names:
+            close = get_close_matches(name, names, n=2, cutoff=0.75)
+        hint = f" (did you mean {' or '.join(map(quoted, close[:3]))}?)" if close else ""
+        held = f"{role} chain" if role in CHAIN_ROLES else role
+        msg = (
+            f"{quoted(name)} has no {held} sequence in {self.source}{hint}; expected one. Add it "
+            "there, or write the whole name."
+        )
         return UnknownName(msg)
 
 
@@ -485,20 +433,6 @@ def load_names(paths: Sequence[str | Path]) -> NamedSequences:
         entries += read_entries(Path(path).expanduser(), problems)
     source = ", ".join(Path(path).name for path in paths)
     return name_sequences(entries, source, problems)
-
-
-def names_digest(path: str | Path) -> str:
-    """Hash a file of named sequences, or a folder of them: 32 hex digits; empty without one."""
-    place = Path(path).expanduser()
-    digest = blake2b(digest_size=16)
-    files = sorted(place.rglob("*.parquet")) if place.is_dir() else [place]
-    try:
-        for file in files:
-            with file.open("rb") as stream:
-                file_digest(stream, lambda: digest)
-    except OSError:
-        return ""
-    return digest.hexdigest()
 
 
 def read_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
@@ -639,12 +573,8 @@ class References:
         return sequence_text(cell)
 
 
-def find_references(
-    table: Table, options: TableOptions, kinds: Sequence[Kind], of_run: Sequence[str] = ()
-) -> References:
+def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> References:
     """Decide what the cells of a table refer to, from its first rows.
-
-    Names that the files of the options lack are looked up in those of a run, `of_run`.
 
     Raises
     ------
@@ -655,8 +585,6 @@ def find_references(
         antigen = _constant(options.antigen, "--antigen", "antigen", None)
         return References(antigen=antigen, remarks=tuple(describe_unapplied(table)))
     names = load_names(options.sequences) if options.sequences else None
-    if names is not None and of_run:
-        names = replace(names, of_run=load_names(of_run))
     parent = _constant(options.parent, "--parent", "antibody", names)
     if parent is not None:
         _check_parent(parent)
@@ -900,20 +828,15 @@ def _describe_names(
     table: Table, names: NamedSequences, columns: Mapping[str, str], options: TableOptions
 ) -> Iterator[str]:
     """Say in lines for what the records of named sequences are used."""
-    texts: list[str] = []
     for role, name in columns.items():
-        cells = table.frame[name].dropna().unique().tolist()
-        found = names.describe(role, cells)
-        texts += filter(None, (names.find(role, cell) for cell in cells))
+        found = names.describe(role, table.frame[name].dropna().unique().tolist())
         is_header = options.matrix and name == ANTIGEN_COLUMN
         holder = "the headers of the matrix hold" if is_header else f"column {name!r} holds"
         line = (
-            f"{holder} names of {PLURAL.get(role, f'{role} chains')}, looked up in {names.sources}"
+            f"{holder} names of {PLURAL.get(role, f'{role} chains')}, looked up in {names.source}"
         )
         more = f" (first {len(table.frame):,} rows)" if len(table.frame) >= CHUNK_ROWS else ""
         yield f"{line}{more}: {found or 'none is there'}"
-    if columns:
-        yield from names.describe_unused(texts)
     for problem in names.problems[:1]:
         count = counted(len(names.problems), "record")
         yield f"{count} of {names.source} without a name or residues left out: {problem}"

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
-    ANTIBODY_ROLES,
     CHAIN_ROLES,
     LIGHT_MUTATIONS,
     LONG_RUN,
@@ -66,19 +65,15 @@ from abag.embed.tables.content import (
     SHORTEST_PEPTIDE,
     antigen_candidates,
     coded_domains,
-    distinct_texts,
     domain_cells,
     holds_names,
     holds_nucleotides,
-    is_named_like_antibodies,
     is_peptide,
     is_sequence,
-    matrix_columns,
     names_as_residues,
     refuse_other_header,
-    region_columns,
     role_by_content,
-    unit_below_header,
+    role_by_name,
     unused_columns,
 )
 from abag.embed.tables.mutations import (
@@ -89,20 +84,16 @@ from abag.embed.tables.mutations import (
     mutate,
     of_chain,
     one_letter,
-    propose_numbers,
 )
 from abag.embed.tables.numbering import (
     HEAVY_TYPE,
-    HISTIDINE_TAG,
     LIGHT_TYPE,
     UNCLEAR_TYPE,
     chain_types,
     cut_to_domains,
     domain_types,
-    find_leaders,
-    find_tails,
+    find_flanked,
     find_types,
-    have_constant_domain,
     have_motif,
     place_chains,
 )
@@ -122,15 +113,11 @@ REASONS: dict[type[AbagError], str] = {
 UNREADABLE = tuple(REASONS)
 # at 0.25 ms per chain, to count what antibodies of unclear types are; --chains auto numbers all
 NUMBERED_AT_MOST = 200
-PARTS_OF_DOMAIN = 7  # frameworks and CDRs
 _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 """Names of antigens such as BA.1 and IL-6, and no number."""
-_POSITION = re.compile(r"[HLK]?\d{1,3}[A-Z]?(\.\d)?")
-"""A column of residues of one position."""
 _NEEDS_PARENT = (
     "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
 )
-FEWEST_OF_MATRIX = 3  # columns of numbers that may be those of antigens
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
@@ -304,7 +291,6 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
-    variants: list[tuple[str, str]] = []
     for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[-1]}", delay=2)):
         text = "; ".join(filter(None, changes[change]))
         try:
@@ -312,19 +298,12 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             parent_text = parents[parent]
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
-            variants.append((parent_text, text))
             parsed = parse(mutate(parent_text, text, rules))
             # mutations are of standard residues
             of_parent = parsed._replace(replaced=count_replaced(parent_text))
             column.read(i, of_parent, parent_text)
         except UNREADABLE as error:
             column.refuse(i, kind, text, error, where)
-    misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
-    hint = propose_numbers(variants, rules) if misfits else ""
-    if hint:
-        for i in misfits:
-            cell = column.bad[i]
-            column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
     return column
 
 
@@ -409,7 +388,8 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
             chains[i], words = cut_to_domains(chains[i])
             forms[i] = "+".join(filter(None, [forms[i], *words]))
     else:
-        _mark_flanks(column)
+        heavies, lights = zip(*chains, strict=True)
+        column.mark("flanked", [*{*find_flanked(heavies, "heavy"), *find_flanked(lights, "light")}])
     has_column = table.has("heavy")
     without_heavy = []
     for i, (heavy, _) in enumerate(chains):
@@ -434,7 +414,6 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
     if references.parent is not None:
         parent = parse_antibody(references.parent)
         return ParsedColumn.constant(len(table.frame), parent, references.parent)
-    _refuse_empty(table, options)
     if table.has("antibody"):
         column = parse_column(table, "antibody", parse_antibody, references)
         _refuse_names(column, table, references)
@@ -464,33 +443,8 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         _refuse_names(column, table, references, role)
     absent = ParsedColumn.constant(len(table.frame), ParsedSequence(("",)))
     names = quote_names([table.column(role) for role in roles])
-    advice = "Give a chain, or remove the row."
-    unit = unit_below_header(table)
-    if unit:
-        advice = (
-            f"The first row holds units, such as {quoted(unit)}: write them into the names above, "
-            "and remove it. In others, give a chain, or remove the row."
-        )
     heavy = parsed.get("heavy", absent)
-    return _join(heavy, parsed.get("light", absent), f"column {names}", advice)
-
-
-def _refuse_empty(table: Table, options: TableOptions) -> None:
-    """Refuse a table whose columns of antibodies are empty, and say which one may hold them."""
-    roles = ("antibody",) if table.has("antibody") else CHAIN_ROLES
-    names = [table.column(role) for role in roles if table.has(role)]
-    if not names or table.frame.index[0] or any(map(table.distinct_cells, names)):
-        return
-    contents = {role_by_content(table, name) for name in unused_columns(table)}
-    if contents.isdisjoint(ANTIBODY_ROLES):
-        return
-    columns, verb = ("columns", "are") if len(names) > 1 else ("column", "is")
-    msg = (
-        f"{table.source}: {columns} {quote_names(names)} {verb} empty; expected antibodies. Name "
-        "others with --column heavy=NAME, --column light=NAME or --column antibody=NAME. "
-        f"{_suggest_columns(table, options)}"
-    )
-    raise MissingColumn(msg)
+    return _join(heavy, parsed.get("light", absent), f"column {names}")
 
 
 def describe_unused_chains(
@@ -602,21 +556,8 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
 
 
 def _suggest_columns(table: Table, options: TableOptions) -> str:
-    """Propose columns by their content: one for each role, and the others as alternatives."""
-    other = "heavy" if options.no_antigen else "antigen"
-    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
-    for name in table.names:
-        content = "" if REGION.search(name) else role_by_content(table, name)
-        role = other if content == "antigen" else content
-        if role == "antigen" and is_named_like_antibodies(name):
-            role = "" if LINKER.search(name) else "antibody"
-        if role:
-            proposals[role].append(column_option(role, name))
-    heavy = _any_of(proposals["heavy"])
-    light = _any_of(proposals["light"])
-    paired = f"{heavy} {light}".strip()
-    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
-    antigens = _any_of(proposals["antigen"])
+    """Propose columns by their content, or say what else to do."""
+    antibodies, antigens = _propose_columns(table, options.no_antigen)
     proposal = f"{antibodies} {antigens}".strip()
     coded = []
     if not antibodies:
@@ -631,6 +572,26 @@ def _suggest_columns(table: Table, options: TableOptions) -> str:
     return " ".join(advice) or _advise_without_sequences(table, options)
 
 
+def _propose_columns(table: Table, no_antigen: bool = False) -> tuple[str, str]:
+    """Propose columns of antibodies and of antigens by their content: one for each role, or more.
+
+    Those that may play one role are alternatives; either may be empty.
+    """
+    other = "heavy" if no_antigen else "antigen"
+    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
+    for name in table.names:
+        role = "" if REGION.search(name) else role_by_content(table, name)
+        if role == "antigen":
+            role = "" if LINKER.search(name) else role_by_name(name) or other
+        if role:
+            proposals[role].append(column_option(role, name))
+    heavy = _any_of(proposals["heavy"])
+    light = _any_of(proposals["light"])
+    paired = f"{heavy} {light}".strip()
+    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
+    return antibodies, _any_of(proposals["antigen"])
+
+
 def _advise_without_sequences(table: Table, options: TableOptions) -> str:
     """Say what to do about a table in which no column holds sequences."""
     if MUTATIONS["antigen"] in options.columns:
@@ -638,33 +599,11 @@ def _advise_without_sequences(table: Table, options: TableOptions) -> str:
     mutations = columns_of_mutations(table)
     if mutations:
         return f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
-    positions = filter(_POSITION.fullmatch, table.names)
-    residues = [name for name in positions if _holds_residues(table, name)]
-    if len(residues) >= WHOLE_DOMAIN:
-        return (
-            f"{quote_some(residues)} hold one residue each, as ANARCI numbers them: join those of "
-            "each chain, without gaps, into a column."
-        )
-    regions = region_columns(table)
-    if regions:
-        verb = "holds" if len(regions) == 1 else "hold"
-        whole = "the chain of the parent with each CDR in the place of its own"
-        if len(regions) >= PARTS_OF_DOMAIN:
-            whole = "FR1, CDR1, FR2, CDR2, FR3, CDR3 and FR4, joined in this order"
-        return (
-            f"{quote_names(regions)} {verb} parts of chains: write whole variable domains into a "
-            f"column, for example {whole} ({CDR_PAGE})."
-        )
     return (
-        "No column holds sequences: add columns with those of the chains, or give a FASTA file or "
-        "table of names and sequences with --sequences FILE."
+        "No column holds sequences: add columns with those of whole chains, joined from their "
+        f"positions or regions if the table has these ({CDR_PAGE}), or give a FASTA file or table "
+        "of names and sequences with --sequences FILE."
     )
-
-
-def _holds_residues(table: Table, name: str) -> bool:
-    """Tell whether each cell of a column is one residue or a gap."""
-    texts = distinct_texts(table, name)
-    return bool(texts) and all(text in f"{RESIDUES}-." for text in texts)
 
 
 def _any_of(options: Sequence[str]) -> str:
@@ -686,7 +625,7 @@ def _advise_antigen(table: Table, options: TableOptions) -> str:
     )
 
 
-def _join(heavy: ParsedColumn, light: ParsedColumn, where: str, advice: str) -> ParsedColumn:
+def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
     codes, places = _distinct_pairs(heavy.codes, light.codes, len(light.chains))
     heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
@@ -697,7 +636,7 @@ def _join(heavy: ParsedColumn, light: ParsedColumn, where: str, advice: str) -> 
         h, k = places[i]
         bad[i] = heavy.bad.get(h) or light.bad[k]
     stopped = np.isin(heavy_N, heavy.stopped) | np.isin(light_N, light.stopped)
-    msg = f"{where}: no antibody chain; expected at least one. {advice}"
+    msg = f"{where}: no antibody chain; expected at least one. Give a chain, or remove the row."
     no_chain = BadCell("antibody", REASONS[EmptySequence], "", msg, EmptySequence)
     for i, pair in enumerate(chains):
         if not any(pair):
@@ -729,9 +668,6 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
     column = _read_antigens(table, options, references)
     column.mark("short antigen", _with_short_chain(column.chains))
     column.mark("stopped antigen", column.stopped)
-    joined = pa.array(map("|".join, column.chains), pa.large_string())
-    is_tagged = have_motif(HISTIDINE_TAG, joined)
-    column.mark("tagged antigen", np.flatnonzero(is_tagged).tolist())
     return column
 
 
@@ -745,16 +681,15 @@ def _read_antigens(table: Table, options: TableOptions, references: References) 
         return ParsedColumn.constant(len(table.frame), antigen, references.antigen)
     if not table.has("antigen"):
         refuse_other_header(table)
-        advice = ", or give one antigen for all rows with --antigen SEQ"
+        advice = (
+            ", add --matrix if each antigen has a column of labels, or give one antigen for all "
+            "rows with --antigen SEQ"
+        )
         if options.proposes_no_antigen:
             advice += ", or learn from antibodies alone with --no-antigen"
         candidates = antigen_candidates(table)
         if candidates:
             advice += f". {quote_names(candidates)} may hold it"
-        by_antigen = matrix_columns(table)
-        if len(by_antigen) >= FEWEST_OF_MATRIX:
-            shown = quote_some(by_antigen)
-            advice += f". If {shown} are antigens, whose labels are in their cells, add --matrix"
         table.column("antigen", advice)
     column = parse_column(table, "antigen", parse_antigen, references)
     _refuse_antigen_names(column, table, options, references)
@@ -793,7 +728,7 @@ def _refuse_antigen_names(
 
 def _propose_antigens(table: Table) -> str:
     """Name the unused columns that hold antigens, beside one of names; empty without one."""
-    unused = [name for name in unused_columns(table) if not is_named_like_antibodies(name)]
+    unused = [name for name in unused_columns(table) if not role_by_name(name)]
     held = [name for name in antigen_candidates(table) if name in unused]
     held = [name for name in held if role_by_content(table, name) == "antigen"]
     if not held:
@@ -817,25 +752,16 @@ def _refuse_names(
     if holds_mutations(table, table.column(role), with_wild=True):
         msg = f"{where} holds mutations, {_NEEDS_PARENT}"
         raise MissingColumn(msg)
-    if max(map(len, names)) < SHORT:
+    # longer ones, and those with a run of residues, may be sequences with a fault
+    are_short = 2 * sum(len(name) >= SHORT for name in names) < len(names)
+    if are_short and not any(map(LONG_RUN.search, names)):
+        columns = _propose_columns(table)[0] or "--column heavy=NAME and --column light=NAME"
         msg = (
             f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
             "or table of names and sequences with --sequences FILE, or name the columns of "
-            "sequences with --column heavy=NAME and --column light=NAME."
+            f"sequences with {columns}."
         )
         raise MissingColumn(msg)
-
-
-def _mark_flanks(column: ParsedColumn) -> None:
-    """Mark the antibodies that have residues beside their variable domains."""
-    heavies, lights = zip(*column.chains, strict=True)
-    constant_heavy = have_constant_domain(heavies)
-    constant_light = have_constant_domain(lights)
-    column.mark("constant", np.flatnonzero(constant_heavy | constant_light).tolist())
-    leaders = {*find_leaders(heavies, "heavy"), *find_leaders(lights, "light")}
-    column.mark("leader", sorted(leaders))
-    for texts, is_constant in ((heavies, constant_heavy), (lights, constant_light)):
-        column.mark("tail", [i for i in find_tails(texts) if not is_constant[i]])
 
 
 def _refuse_parts(column: ParsedColumn, table: Table) -> None:

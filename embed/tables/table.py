@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -77,6 +77,7 @@ _DECIMAL_COMMA = re.compile(
 )
 _THOUSANDS_COMMA = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]+)?")
 _THOUSANDS_POINT = re.compile(r"[-+]?[1-9][0-9]{0,2}(\.[0-9]{3}){2,}")
+Commas: TypeAlias = Literal["", "decimals", "thousands", "unclear"]
 _REMOVE_MARKS: dict[str, Callable[[str], str]] = {
     "decimals": lambda text: text.replace(".", "").replace(",", "."),
     "thousands": lambda text: text.replace(",", ""),
@@ -89,10 +90,18 @@ SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 SIGN_OF_WORDS = {
     **dict.fromkeys(("gt", "ge", "gte", "greater than", "more than", "greater"), ">"),
     **dict.fromkeys(("lt", "le", "lte", "less than", "less"), "<"),
-    **dict.fromkeys(("eq", "equal", "equals", "equal to"), "="),
+    **dict.fromkeys(("eq", "equal", "equals", "equal to", "interpolated"), "="),
+    "lower bound": ">",
+    "upper bound": "<",
 }
 """Relations in words, in lower case."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
+
+
+def signs_of_words(column: str) -> Mapping[str, str]:
+    """Return the relations in words of a column of this name: ``lower`` is a bound, or less."""
+    is_of_bounds = "bound" in column.lower()
+    return {**SIGN_OF_WORDS, "lower": ">", "upper": "<"} if is_of_bounds else SIGN_OF_WORDS
 
 
 def plain_number(text: str) -> str:
@@ -132,43 +141,65 @@ def read_texts(cells: pd.Series) -> pd.Series:
     return texts.mask(texts.isin(MISSING_TEXT), "")
 
 
-def meaning_of_commas(cells: pd.Series) -> Literal["", "decimals", "thousands", "unclear"]:
+def meaning_of_commas(cells: Sequence[object]) -> Commas:
     """Tell what the commas in a column of numbers are before; empty if it has none.
 
     Cells such as ``0,5`` and ``1.234,5``, or ``1,234.5`` and ``1,234,567``, tell it for the others.
     Points between thousands, as in ``1.234.567``, are unclear beside ``1.234``.
     """
-    values = cells.tolist()
-    texts = [cell for cell in values if isinstance(cell, str)]
-    if not any("," in text or text.count(".") > 1 for text in texts):
-        return ""
-    texts = [*map(_without_relation, texts)]
+    texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     marked = [text for text in texts if "," in text or text.count(".") > 1]
+    if not marked:
+        return ""
     are_decimals = all(map(_DECIMAL_COMMA.fullmatch, marked))
     are_thousands = all(map(_THOUSANDS_COMMA.fullmatch, marked))
     if are_thousands and not are_decimals:
         return "thousands"
-    has_points = any(isinstance(cell, float) and not math.isnan(cell) for cell in values)
+    has_points = any(isinstance(cell, float) and not math.isnan(cell) for cell in cells)
     has_points |= any("." in text and _POINT.fullmatch(text) for text in texts)
     if are_decimals and not are_thousands and not has_points:
         return "decimals"
     return "unclear" if any(map(_THOUSANDS_POINT.fullmatch, marked)) else ""
 
 
-def _without_relation(cell: str) -> str:
-    text = plain_number(cell)
-    relation = _BOUND.match(text)
-    return text[relation.end() :].strip() if relation else text.strip()
+class CellNumbers(NamedTuple):
+    """The numbers in the cells of a column, and how they are written."""
+
+    values: Floats
+    """Shape (R,); NaN for what is neither a number nor text of one."""
+    sides: NDArray[np.int8]
+    """Shape (R,); on which side of its number each value lies: 1 above, -1 below, 0 exact."""
+    commas: Commas = ""
+    """What the commas in the cells are before, where the column tells it."""
 
 
 def read_numbers(cells: pd.Series) -> Floats:
-    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one.
+    """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
+    return _read_cells(cells)[0]
 
-    Commas are read where the column tells what they mean (`meaning_of_commas`).
-    """
+
+def read_bounds(cells: pd.Series) -> CellNumbers:
+    """Convert cells as `read_numbers` does, also those such as ``>1000``."""
+    sides = np.zeros(len(cells), np.int8)
     plain = _read_plain_numbers(cells)
     if plain is not None:
-        return plain
+        return CellNumbers(plain, sides)
+    if not is_any_real_numeric_dtype(cells.dtype):
+        values = cells.tolist()
+        for i, value in enumerate(values):
+            if isinstance(value, str) and (bound := _BOUND.match(plain_number(value))):
+                values[i] = bound.string[bound.end() :]
+                sides[i] = SIDES[bound[1]]
+        cells = pd.Series(values, dtype=object)
+    numbers, commas = _read_cells(cells)
+    return CellNumbers(numbers, sides, commas)
+
+
+def _read_cells(cells: pd.Series) -> tuple[Floats, Commas]:
+    """Convert cells to numbers, and tell what commas in them are."""
+    plain = _read_plain_numbers(cells)
+    if plain is not None:
+        return plain, ""
 
     def is_number(cell: object) -> bool:
         kinds = (str, int, float, Decimal, np.integer, np.floating)
@@ -176,39 +207,27 @@ def read_numbers(cells: pd.Series) -> Floats:
             return False  # pandas would raise OverflowError
         return isinstance(cell, kinds) and not isinstance(cell, bool)
 
+    commas: Commas = ""
     if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
         cells = cells.astype(object)
         cells = cells.where(cells.map(is_number).astype(bool))
         cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
-        if remove_marks := _REMOVE_MARKS.get(meaning_of_commas(cells)):
+        commas = meaning_of_commas(cells.tolist())
+        if remove_marks := _REMOVE_MARKS.get(commas):
             cells = cells.map(lambda cell: remove_marks(cell) if isinstance(cell, str) else cell)
-    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-
-
-def read_bounds(cells: pd.Series) -> tuple[Floats, NDArray[np.int8]]:
-    """Convert cells as `read_numbers` does, also those such as ``>1000``; each of shape (R,).
-
-    The second result is the side of its number where each value lies: 1 above, -1 below, 0 exact.
-    """
-    plain = _read_plain_numbers(cells)
-    if plain is not None:
-        return plain, np.zeros(len(cells), np.int8)
-    if is_any_real_numeric_dtype(cells.dtype):
-        return read_numbers(cells), np.zeros(len(cells), np.int8)
-    values = cells.tolist()
-    sides = np.zeros(len(values), np.int8)
-    for i, value in enumerate(values):
-        if not isinstance(value, str):
-            continue
-        text = plain_number(value)
-        if match := _BOUND.match(text):
-            values[i] = text[match.end() :]
-            sides[i] = SIDES[match[1]]
-    return read_numbers(pd.Series(values, dtype=object)), sides
+    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan), commas
 
 
 ANTIGEN_COLUMN = "antigen"
 LABEL_COLUMN = "label"
+_QUANTITY = "p?KD|p?[IE]C[589]0"
+_UNIT = "[fpnuµμm]M|[pnuµμm]?g[ /_]?m?L"
+_HEADER_OF_MATRIX = re.compile(
+    rf"((?P<before>{_QUANTITY})[\s_:-]+)?(?P<antigen>.+?)([\s_-]+(?P<behind>{_QUANTITY}))?"
+    rf"([\s_-]+(?P<bare>{_UNIT})|\s*[(\[](?P<unit>{_UNIT}|M)[)\]])?",
+    re.IGNORECASE,
+)
+"""A header that says, beside the antigen, what the labels are: ``IL-6 (nM)``, ``BA.1-IC50``."""
 _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutations")
 """Roles of columns that say which antibody a row has."""
 _NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*", re.IGNORECASE)
@@ -423,8 +442,8 @@ def _read_matrix(
 ) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
     """Make a row per antibody and antigen of a matrix.
 
-    Returns its columns without labels with `ANTIGEN_COLUMN` and `LABEL_COLUMN`, the roles that it
-    gives, and the row numbers of the matrix.
+    Returns its columns without labels with `ANTIGEN_COLUMN` and a column of labels, the roles that
+    it gives, and the row numbers of the matrix.
     """
     read = [*chunks]
     cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
@@ -451,7 +470,8 @@ def _read_matrix(
             "pair."
         )
         raise TableError(msg)
-    taken = {ANTIGEN_COLUMN, LABEL_COLUMN}.intersection(others)
+    antigen_names, label_column = _names_in_headers(antigens)
+    taken = {ANTIGEN_COLUMN, label_column}.intersection(others)
     if taken:
         msg = (
             f"{source}: it has a column {min(taken)!r}, which --matrix makes of the other columns; "
@@ -461,9 +481,9 @@ def _read_matrix(
     labels = texts[antigens].to_numpy(object)
     row, column = np.nonzero(pd.notna(labels))
     frame = cells[others].iloc[row].reset_index(drop=True)
-    frame[ANTIGEN_COLUMN] = np.array(antigens, object)[column]
-    frame[LABEL_COLUMN] = labels[row, column]
-    roles = {"antigen": ANTIGEN_COLUMN, "pkd": LABEL_COLUMN}
+    frame[ANTIGEN_COLUMN] = np.array(antigen_names, object)[column]
+    frame[label_column] = labels[row, column]
+    roles = {"antigen": ANTIGEN_COLUMN, "pkd": label_column}
     texts_only = [name for name in others if name not in index] or others
     if len(texts_only) == 1 and not named:
         roles["antibody"] = texts_only[0]
@@ -478,6 +498,24 @@ def _read_matrix(
         roles,
         ReaderNotes(remarks=(remark,), numbers=tuple((row + read[0].first_row).tolist())),
     )
+
+
+def _names_in_headers(headers: Sequence[str]) -> tuple[list[str], str]:
+    """Return the antigens that headers name, and the name of a column for what all say of labels.
+
+    Headers that do not say the same, or from which nothing else would be left, are antigens.
+    """
+    antigens = []
+    labels = []
+    for header in headers:
+        found = _HEADER_OF_MATRIX.fullmatch(header.strip())
+        quantity = found and (found["before"] or found["behind"])
+        unit = found and (found["bare"] or found["unit"])
+        antigens.append(found["antigen"] if found else header)
+        labels.append(f"{quantity or 'affinity'} ({unit})" if unit else quantity or LABEL_COLUMN)
+    if len({label.lower() for label in labels}) > 1 or len({*antigens}) < len(headers):
+        return [*headers], LABEL_COLUMN
+    return antigens, labels[0]
 
 
 def _refuse_no_rows(rows: int, source: str) -> None:

@@ -717,16 +717,6 @@ class OrderList:
             )
         return cls(path, order, others, _are_out(others, candidates, options))
 
-    def say(self, measured: Sequence[Measured], candidates: Candidates) -> None:
-        """Say how many pairs are out."""
-        pairs = len(self.others)
-        if not pairs:
-            return
-        arrived = self.is_out & np.any([table.is_measured for table in measured], axis=0)
-        done = len(np.unique(candidates.pair[arrived]))
-        back = f", of which {done:,} are measured" if done else ""
-        say(f"{self.path.name}: {counted(pairs, 'pair')} of earlier orders{back}")
-
     def add(self, candidates: Candidates, chosen: Ints) -> None:
         """Write the list with the chosen candidates."""
         antibodies = [candidates.antibodies.chains[n] for n in candidates.antibodies.of_row[chosen]]

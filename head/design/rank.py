@@ -14,18 +14,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
 
 from abag.core.arrays import Bools, Floats, Ints
-from abag.core.errors import OptionError, OutputError, PredictionError
-from abag.core.files import why_not_writable
+from abag.core.errors import OptionError, PredictionError
 from abag.core.messages import counted, reporting, say
 from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.layout import NOTHING, tables_of
-from abag.embed.tables.table import TableLike, check_writable
+from abag.embed.tables.layout import NOTHING
+from abag.embed.tables.table import TableLike
 from abag.head.design.batches import (
     RULES,
     Aim,
@@ -97,17 +96,6 @@ def number_equal(candidates: Candidates, eligible: Ints) -> Ints:
     return group
 
 
-def told_apart(equal: Ints, second: Floats) -> Ints:
-    """Return the groups of candidates, (R,), whose second property, (R,), is the same, too."""
-    number = np.full(len(equal), -1)
-    rows = np.flatnonzero(equal >= 0)
-    both_2R = np.stack([equal[rows], second[rows]])
-    _, group, size = np.unique(both_2R, axis=1, return_inverse=True, return_counts=True)
-    group = group.reshape(-1)
-    number[rows] = np.where(size[group] > 1, group, -1)
-    return number
-
-
 def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     """Return candidates of which a group has one prediction and one sigma, its medians."""
     frame = candidates.frame
@@ -119,39 +107,50 @@ def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     return replace(candidates, frame=frame.assign(**levels))
 
 
-def draw_places(equal: Ints, candidates: Candidates, eligible: Ints) -> Floats:
-    """Return what orders candidates of the same score: as they come, or drawn if in a group.
-
-    What is drawn does not depend on the order of the rows.
-    """
-    place = np.arange(len(equal), dtype=np.float64)
-    grouped = np.flatnonzero(equal >= 0)
+def draw_places(candidates: Candidates, eligible: Ints) -> Ints:
+    """Draw an order of E eligible candidates, (E,), that does not depend on that of the rows."""
     keys = []
     for sequences in (candidates.antibodies, candidates.antigens):
-        keys.append(sequences.keys[sequences.of_row[eligible[grouped]]].view(">u8").T)
-    drawn = np.random.default_rng(SEED).permutation(len(equal))[: len(grouped)]
-    place[grouped[np.lexsort(np.concatenate(keys))]] = drawn
+        keys.append(sequences.keys[sequences.of_row[eligible]].view(">u8").T)
+    place = np.empty(len(eligible), np.int64)
+    drawn = np.random.default_rng(SEED).permutation(len(eligible))
+    place[np.lexsort(np.concatenate(keys))] = drawn
     return place
 
 
-def count_drawn(equal: Ints, chosen: Ints) -> int:
-    """Count the chosen pairs of groups of which others could have been chosen as well."""
-    if len(equal) > 1 and (equal == 0).all():
-        return len(chosen)  # their order is drawn, even if there are no others
-    groups, drawn = np.unique(chosen[chosen >= 0], return_counts=True)
-    sizes = np.bincount(equal[equal >= 0])[groups]
-    return int(drawn[drawn < sizes].sum())
+class Drawn(NamedTuple):
+    """Say how many pairs of a batch were drawn among those with the same prediction."""
+
+    pairs: int
+    tied: int
+    """Candidates among which they were drawn."""
+    all_equal: bool
+    """Whether all candidates are the same: then all are drawn, even if there are no others."""
+
+
+def count_drawn(values_E2: Floats, is_chosen: Bools) -> Drawn:
+    """Count the chosen pairs of E candidates beside which others could have been chosen as well.
+
+    Candidates are ordered by two values, and drawn if both are the same.
+    """
+    number = pd.DataFrame(values_E2).groupby([0, 1], sort=False).ngroup().to_numpy()
+    if len(number) > 1 and (number == 0).all():
+        return Drawn(int(is_chosen.sum()), len(number), all_equal=True)
+    drawn = number[is_chosen & np.isin(number, number[~is_chosen])]
+    return Drawn(len(drawn), int(np.isin(number, drawn).sum()), all_equal=False)
 
 
 def say_unranked(
-    candidates: Candidates, equal: Ints, batch: Ints, drawn: int, predictor: Predictor | None
+    candidates: Candidates,
+    batch: Ints,
+    drawn: Drawn,
+    predictor: Predictor | None,
 ) -> str | None:
     """Say what the model does not rank; return why the batch may be no choice of it, if so."""
     quantity = candidates.quantity
-    pairs = len(equal)
     size = len(batch)
-    if pairs > 1 and (equal == 0).all():
-        why = f"all {counted(pairs, 'candidate')} have the same prediction"
+    if drawn.all_equal:
+        why = f"all {counted(drawn.tied, 'candidate')} have the same prediction"
         prediction = quantity.show(quantity.sign * candidates.mean[batch[0]])
         say(
             f"{candidates.source}: {why}, {quantity} {prediction}: the model cannot rank them, and "
@@ -159,14 +158,14 @@ def say_unranked(
             "other encoders"
         )
         return why
-    if drawn:
-        tied = int((equal >= 0).sum())
-        verb = "is" if drawn == 1 else "are"
+    if drawn.pairs:
+        verb = "is" if drawn.pairs == 1 else "are"
+        tied = counted(drawn.tied, "candidate")
         why = (
-            f"{drawn:,} of {counted(size, 'pair')} {verb} drawn at random (seed {SEED}) from "
-            f"{counted(tied, 'candidate')} with the same predictions, which the model cannot rank"
+            f"{drawn.pairs:,} of {counted(size, 'pair')} {verb} drawn at random (seed {SEED}) from "
+            f"{tied} with the same predictions, which the model cannot rank"
         )
-        if drawn > MOST_DRAWN * size:  # then the summary says so
+        if drawn.pairs > MOST_DRAWN * size:  # then the summary says so
             return why
         say(f"{candidates.source}: {why}")
     if predictor is None or "regime" not in candidates.frame:
@@ -338,10 +337,11 @@ def rank(
     chosen = RankOptions.from_keywords(options, "rank")
     out = None if out is None else Path(out)
     with reporting(bars=progress):
-        check_table_out(
-            out, sources=(predictions, chosen.measured, chosen.second), force=chosen.force
-        )
-        _check_list(chosen, (predictions, chosen.measured, chosen.second, out))
+        read = (predictions, chosen.measured, chosen.second)
+        check_table_out(out, sources=read, force=chosen.force)
+        if chosen.ordered is not None:
+            orders_path = Path(chosen.ordered)
+            check_table_out(orders_path, sources=(*read, out), force=True, option="--ordered")
         before = file_stamps(predictions)
         predictor = None if chosen.run is None else load_predictor(chosen.run)
         layout, quantity = decide_reading(predictions, chosen, predictor)
@@ -382,7 +382,6 @@ def rank(
         orders = None
         if chosen.ordered is not None:
             orders = OrderList.read(Path(chosen.ordered), out, candidates, chosen)
-            orders.say(measured, candidates)
         left_out = _left_out(candidates, measured, orders, second, chosen)
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
@@ -542,23 +541,6 @@ def _say_regimes(
         )
 
 
-def _check_list(options: RankOptions, others: Sequence[TableLike | None]) -> None:
-    """Refuse a list of orders that cannot be written, or that is another file of the command."""
-    if options.ordered is None:
-        return
-    path = Path(options.ordered)
-    check_writable(path)
-    files = list[Path]()
-    for given in others:
-        for table in [] if given is None else tables_of(given):
-            files += [Path(table).resolve()] if isinstance(table, str | Path) else []
-    why = why_not_writable(path, (), force=True, option="--ordered")
-    if path.resolve() in files:
-        why = f"{path}: --ordered is another file of the command; expected a file of its own."
-    if why:
-        raise OutputError(why)
-
-
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:
     if candidates.sigma is None and options.rule != "mean":
         msg = (
@@ -689,22 +671,23 @@ def _choose_batch(
     With a second property that need not reach a value, they are ordered by Pareto fronts of both.
     """
     quantity = candidates.quantity
-    equal = number_equal(candidates, eligible)
-    level = levelled(candidates, equal)
+    level = levelled(candidates, number_equal(candidates, eligible))
     score = _score(level, best, options)
-    places = draw_places(equal[eligible], candidates, eligible)
+    places = draw_places(candidates, eligible)
     front = None
+    value = level.mean
     if second is not None and second.above is None:
-        order, fronts = pareto_order(score[eligible], second.value[eligible], places)
+        value = second.value
+        order, fronts = pareto_order(score[eligible], value[eligible], places)
         front = np.zeros(len(score), np.int64)
         front[eligible] = fronts
-        equal = told_apart(equal, second.value)
     else:
-        order = best_first(score[eligible], level.mean[eligible], places)
+        order = best_first(score[eligible], value[eligible], places)
     index = _choose(candidates, eligible[order], options)
-    drawn = count_drawn(equal[eligible], equal[index])
-    why_not = say_unranked(candidates, equal[eligible], index, drawn, predictor)
-    is_drawn = drawn > MOST_DRAWN * len(index)
+    values_E2 = np.stack([score, value], axis=1)[eligible]
+    drawn = count_drawn(values_E2, np.isin(eligible, index))
+    why_not = say_unranked(candidates, index, drawn, predictor)
+    is_drawn = drawn.pairs > MOST_DRAWN * len(index)
     expected = None
     hits: Hits | None = None
     if quantity.classes:
@@ -733,7 +716,7 @@ def _choose_batch(
         score=score[index],
         best=best,
         eligible=len(eligible),
-        drawn=drawn,
+        drawn=drawn.pairs,
         why_not=why_not,
         expected=expected,
         front=front,

@@ -194,17 +194,11 @@ def predict_parents(
     matter of the regimes, whatever is mutated.
     """
     parents, row_of_pair = np.unique(parent.astype(np.int64), return_inverse=True)
-    mixtures = {name: predictor.regimes[name].mixture for name in set(regimes.used.tolist())}
-    weighed = {name for mixture in mixtures.values() for name in mixture.weights}
+    names = {*regimes.used.tolist()}
+    weighed = {part for name in names for part in predictor.regimes[name].mixture.weights}
     parts = predictor.parts.predict(vectors.take(parents), weighed)
-    predicted = np.zeros(len(parent))
-    for name, mixture in mixtures.items():
-        of_parents = mixture.pkd(parts)
-        rows = regimes.used == name
-        far = rows & regimes.is_far
-        predicted[rows] = of_parents[row_of_pair[rows]]
-        predicted[far] = mixture.pulled(of_parents)[row_of_pair[far]]
-    return predicted
+    of_pair = {part: of_parents[row_of_pair] for part, of_parents in parts.items()}
+    return predictor.mix(of_pair, regimes)
 
 
 def _with_likelihoods(

@@ -20,16 +20,7 @@ import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from abag.core.errors import (
-    FLAG,
-    AbagError,
-    ColumnError,
-    LabelError,
-    OptionError,
-    SequenceError,
-    SplitError,
-    TableError,
-)
+from abag.core.errors import FLAG, AbagError, LabelError, OptionError, TableError
 from abag.core.files import cache_dir
 from abag.core.frames import as_pandas, is_table
 from abag.core.messages import reporting
@@ -47,10 +38,7 @@ from abag.head.fit import fit_predictor
 from abag.head.labels.column import decide_label
 from abag.head.labels.features import read_features
 from abag.head.labels.headers import read_header
-from abag.head.labels.labelled_pairs import (
-    label_pairs,
-    with_feature_columns,
-)
+from abag.head.labels.labelled_pairs import label_pairs, with_feature_columns
 from abag.head.labels.options import LabelOptions, SplitOptions, named_beside
 from abag.head.models.config import FitConfig
 from abag.head.predictor.predictor import Scorer
@@ -76,7 +64,7 @@ _COMMAND = re.compile(r"\babag [a-z]+ .*--")
 """In advice to run a command, whose flags are its own."""
 NOT_OF_ESTIMATORS = frozenset(
     """
-    adapter_rows add affinity_type allow_adapter_leak antigen bad_rows columns floor folds
+    adapter_rows add affinity_type antigen bad_rows columns floor folds
     classes label learning_curve limit positive repeats save_every split_seed
     """.split()
 )
@@ -91,65 +79,20 @@ _KEYWORDS = {
 _INNER_SPLITS = ("auto", "random", "antigen", "antibody", "both")
 
 
-class NotAFrame(TableError, ValueError):
-    """X or y is not what the estimators of abag take."""
-
-
-class InvalidColumn(ColumnError, ValueError):
-    """X lacks a column, or has two for one role."""
-
-
-class InvalidSequence(SequenceError, ValueError):
-    """A sequence of X is invalid."""
-
-
-class InvalidLabel(LabelError, ValueError):
-    """A label of y is invalid, or no pKd."""
-
-
-class InvalidParameter(OptionError, ValueError):
-    """A parameter of an estimator is invalid."""
-
-
-class InvalidSplit(SplitError, ValueError):
-    """The pairs are too few, or too alike, to learn from."""
-
-
-_VALUE_ERRORS: dict[type[AbagError], type[AbagError]] = {
-    ColumnError: InvalidColumn,
-    TableError: NotAFrame,
-    SequenceError: InvalidSequence,
-    LabelError: InvalidLabel,
-    OptionError: InvalidParameter,
-    SplitError: InvalidSplit,
-}
-"""Errors of estimators, which are also the ValueError that users of scikit-learn expect."""
-
-
 @contextmanager
 def naming_own_options(own: Mapping[str, Any]) -> Iterator[None]:
     """Let errors in the block name keyword arguments of an estimator, and no options it lacks.
 
-    Those of invalid values are also `ValueError`. `own` has its options, or the names of its
-    arguments, by their flags.
+    `own` has its options, or the names of its arguments, by their flags.
     """
-    try:
-        with naming_keywords(own):
-            try:
-                yield
-            except AbagError as error:
-                lines = str(error).split("\n")
-                text = "\n".join(_without_others(line, own) for line in lines)
-                error.args = (text,)
-                error.options = tuple(dict.fromkeys(FLAG.findall(text)))
-                raise
-    except AbagError as error:
-        expected = [also for kind, also in _VALUE_ERRORS.items() if isinstance(error, kind)]
-        if not expected or isinstance(error, ValueError):
+    with naming_keywords(own):
+        try:
+            yield
+        except AbagError as error:
+            lines = str(error).split("\n")
+            error.args = ("\n".join(_without_others(line, own) for line in lines),)
+            error.options = tuple(dict.fromkeys(FLAG.findall(str(error))))
             raise
-        as_expected = expected[0](*error.args)
-        as_expected.options = error.options
-        raise as_expected.with_traceback(error.__traceback__) from error.__cause__
 
 
 def _without_others(text: str, own: Mapping[str, Any]) -> str:
@@ -213,7 +156,7 @@ def as_frame(
             "heavy, light and antigen, or, with columns={'heavy': 0, 'antigen': 1}, an array. "
             "Wrap the sequences in pandas.DataFrame."
         )
-        raise NotAFrame(msg)
+        raise TableError(msg)
     return table
 
 
@@ -235,7 +178,7 @@ def read_frame(
             f"X: row {row} has no valid sequences ({len(table.skipped)} such rows); expected some "
             "in every row. Remove these rows from X and y."
         )
-        raise NotAFrame(msg)
+        raise TableError(msg)
     return table
 
 
@@ -257,7 +200,7 @@ def refuse_missing(table: SequenceTable, fitted: Mapping[str, str]) -> None:
     for role, name in fitted.items():
         if role not in columns:
             problem = f"X: no column {name!r}, which fit had for {role}"
-            raise NotAFrame(with_found(problem, table.names, "Add it."))
+            raise TableError(with_found(problem, table.names, "Add it."))
 
 
 def name_features(estimator: Any, X: Any) -> None:  # noqa: ANN401 - any estimator, any X
@@ -291,7 +234,7 @@ def labelled(
             f"y: shape {values.shape} for {len(table.frame)} rows of X; expected one pKd per row. "
             "Pass a column, such as table['pKd']."
         )
-        raise NotAFrame(msg)
+        raise TableError(msg)
     chosen = options or LabelOptions()
     label = _LABEL
     columns: Sequence[Any] = getattr(y, "columns", ())  # of a frame with one column
@@ -317,14 +260,14 @@ def labelled(
                 "sample_weight: error or weight is given, too; expected one of them. Leave the "
                 "others out."
             )
-            raise NotAFrame(msg)
+            raise TableError(msg)
         weights = np.asarray(weight)
         if weights.shape != values.shape:
             msg = (
                 f"sample_weight: shape {weights.shape} for {len(values)} rows of X; expected one "
                 "number per row. Correct it."
             )
-            raise NotAFrame(msg)
+            raise TableError(msg)
         name = free_name("sample_weight", frame)
         frame[name] = weights
         named.append((name, "weight"))
@@ -342,7 +285,7 @@ def _of_weight(X: pd.DataFrame, y: ArrayLike, weight: ArrayLike) -> tuple[pd.Dat
     has_weight = weights != 0
     if weights.size and not has_weight.any():
         msg = "sample_weight: all are 0; expected some above. Correct it, or leave it out."
-        raise NotAFrame(msg)
+        raise TableError(msg)
     if weights.shape != (len(X),) or np.shape(y)[:1] != (len(X),) or has_weight.all():
         return X, y, weight
     kept = y[has_weight] if isinstance(y, pd.Series | pd.DataFrame) else np.asarray(y)[has_weight]
@@ -409,7 +352,7 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
         self.encode = encode
         self.verbose = verbose
         for name in options.keys() - {field.name for field in _OPTIONS}:
-            raise InvalidParameter(*unknown_option(name, _OPTIONS, type(self).__name__).args)
+            raise unknown_option(name, _OPTIONS, type(self).__name__)
         for field in _OPTIONS:
             setattr(self, field.name, options.get(field.name, field.default))
 
@@ -471,12 +414,8 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
             refuse_missing(table, self._columns)
             predictor.refuse_without_chains(table.antibodies, "X")
             store = as_store(self.store)
-            options = replace(
-                self._config(),
-                antibody_encoder=predictor.antibody.fingerprint,
-                antigen_encoder=predictor.antigen.fingerprint or None,
-            )
-            folders_with(store, table, options, encode=self.encode)
+            if self.encode:
+                predictor.encode(store.path, table.antibodies, table.antigens)
             features = None
             if predictor.features is not None:
                 features = read_features(predictor.features, table.frame, "X")
@@ -703,14 +642,14 @@ class BindingClassifier(ClassifierMixin, PairEstimator):  # type: ignore[misc] #
                 f"y: {missing:,} of {len(values):,} classes are missing; expected one per row. "
                 "Leave these rows out of X and y."
             )
-            raise InvalidLabel(msg)
+            raise LabelError(msg)
         classes = values.ravel()[np.unique(level, return_index=True)[1]]
         if len(classes) != 2:
             msg = (
                 f"y: {len(classes)} classes; expected 2: only binary classification is supported. "
                 "Correct y, or use AffinityRegressor for numbers."
             )
-            raise InvalidLabel(msg)
+            raise LabelError(msg)
         self._fit(X, level.reshape(values.shape), sample_weight, label="binary")
         self.classes_ = classes
         return self
@@ -794,7 +733,7 @@ def pair_groups(
     """
     if kind not in GROUPED:
         msg = f"kind={kind!r}: is unknown; expected {', '.join(GROUPED)}. Give one of them."
-        raise InvalidParameter(msg)
+        raise OptionError(msg)
     with naming_own_options(_GROUP_KEYWORDS):
         options = SplitOptions(
             antigen_identity=antigen_identity, antibody_identity=antibody_identity

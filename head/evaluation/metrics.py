@@ -23,7 +23,7 @@ N rows, of which E are exact; P pairs of a table."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -108,17 +108,8 @@ class Order:
         return np.bincount(self._group, value)[self._group] - self.below(value)
 
 
-def spearman_by_group(pkd: Floats, predicted: Floats, group: Ints) -> Floats:
-    """Correlate ranks within each of G groups, (G,), in ascending order of their numbers.
-
-    Constant predictions have 0, not NaN, as too few rows and constant labels have: else a model
-    that is constant for most antigens would be scored on the others only.
-    """
-    return RanksByGroup(pkd, group).spearman(predicted)
-
-
 class RanksByGroup:
-    """Rank N labels within G groups, for `spearman_by_group` of several predictions."""
+    """Rank N labels within G groups, to correlate several predictions with them."""
 
     def __init__(self, pkd: Floats, group: Ints, weight: Floats | None = None) -> None:
         _, self._group, self._rows = np.unique(group, return_inverse=True, return_counts=True)
@@ -127,7 +118,11 @@ class RanksByGroup:
         self._pkd = self._centred_ranks(pkd)
 
     def spearman(self, predicted: Floats) -> Floats:
-        """Correlate predictions, (N,), with the labels in each group, (G,)."""
+        """Correlate the ranks of predictions, (N,), and labels in each group, (G,), by its number.
+
+        Constant predictions have 0, not NaN, as too few rows and constant labels have: else a model
+        that is constant for most antigens would be scored on the others only.
+        """
         y = self._pkd
         p = self._centred_ranks(predicted)
         covariance = self._sum_groups(y * p)
@@ -260,19 +255,17 @@ class MeasuredRows:
         `strong_pkd` too, if that is not the usual threshold. Without a threshold, the metrics of
         strong binders are None.
         """
-        rows = ScoredRows.of(self, predicted, None if strong_pkd is None else STRONG_PKD)
         scores: Scores = {
             "n": len(self.every_pkd),
             "n_censored": int(np.count_nonzero(self.censored)),
         }
-        for name, metric in METRICS.items():
-            scores[metric_key(name)] = metric.function(rows)
-        if strong_pkd is None or strong_pkd == STRONG_PKD:
-            return scores
-        rows = replace(rows, strong_pkd=strong_pkd)
-        for name, metric in METRICS.items():
-            if metric.has_threshold:
-                scores[metric_key(name, strong_pkd)] = metric.function(rows)
+        usual = None if strong_pkd is None else STRONG_PKD
+        for threshold in dict.fromkeys((usual, strong_pkd)):
+            rows = ScoredRows.of(self, predicted, threshold)
+            named = STRONG_PKD if threshold is None else threshold
+            for name, metric in METRICS.items():
+                if metric.has_threshold or threshold == usual:
+                    scores[metric_key(name, named)] = metric.function(rows)
         return scores
 
     def score_one(self, key: str, predicted: ArrayLike) -> Number:
@@ -463,9 +456,7 @@ def _recall(
 def _precision(
     pkd: Floats, predicted: Floats, threshold: float, weight: Floats | None = None
 ) -> float | None:
-    picked = predicted >= threshold
-    of_picked = None if weight is None else weight[picked]
-    return _mean(pkd[picked] >= threshold, of_picked) if picked.any() else None
+    return _recall(predicted, pkd, threshold, weight)  # of those picked, which are strong
 
 
 def _average_precision(
@@ -593,12 +584,6 @@ def strong_threshold(select: str, quantity: Quantity | None = None) -> float | N
     if threshold is not None:
         return threshold
     return STRONG_PKD if quantity is None or quantity.affinity else None
-
-
-def usual_key(key: str) -> str:
-    """Return the key that scores have for a metric: ``recall_at_8.5`` for ``recall_at_8.50``."""
-    name, threshold = split_key(key)
-    return key if threshold is None else metric_key(name, threshold)
 
 
 def antigen_groups(pairs: LabelledPairs, rows: Ints) -> Ints:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BINARY: Label = "binary"
 ORDERED: Label = "classes"
 _ANSWERS = (
-    ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-", "+"),
+    ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("-1", "1"), ("-", "+"),
     # also as Excel writes TRUE and FALSE
     ("nein", "ja"), ("falsch", "wahr"), ("faux", "vrai"), ("falso", "verdadero"), ("falso", "vero"),
     ("onwaar", "waar"),
@@ -190,8 +190,11 @@ def says_class(cell: object) -> bool:
     return isinstance(cell, str) and (re.search("[0-9]", cell) is None or says_no_binding(cell))
 
 
-def refuse_two_values(raw: Floats, where: str, what: str) -> None:
-    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`."""
+def refuse_two_values(raw: Floats, where: str, what: str, role: str = "label") -> None:
+    """Refuse numbers, shape (R,), of which there are only two, as measurements of `what`.
+
+    `role` is that of their column.
+    """
     numbers = raw[np.isfinite(raw)]
     distinct = np.unique(numbers)
     if len(distinct) == 2 and len(numbers) > 2:
@@ -199,7 +202,7 @@ def refuse_two_values(raw: Floats, where: str, what: str) -> None:
         msg = (
             f"{where} holds only {low:g} and {high:g}, which are two classes, not measurements of "
             f"{what}; expected more than two different numbers. Choose a column of measurements "
-            f"with --column label=NAME, or learn classes with --label binary --positive {high:g}."
+            f"with --column {role}=NAME, or learn classes with --label binary --positive {high:g}."
         )
         raise LabelError(msg)
 
@@ -301,51 +304,29 @@ def refuse_other_cells(table: Table, column: str, classes: tuple[str, ...]) -> N
 
 def _two_classes(where: str, values: dict[str, int], positive: str | None) -> tuple[str, str]:
     """Return the words for no and yes of a column that is to hold two classes."""
-    listed = ", ".join(map(quoted, [*values][:_LISTED])) + ", ..." * (len(values) > _LISTED)
-    chosen = None if positive is None else spelled(positive)
     known = _words_among(values)
-    yes = [value for value in values if _plain(value) in _YES]
-    no = [value for value in values if _plain(value) in _NO]
-    for words, meaning in ((yes, "yes"), (no, "no")):
-        if known is None and len(words) > 1 and len(yes) + len(no) == len(values):
-            msg = (
-                f"{where} holds {' and '.join(map(quoted, words))}, which both say {meaning}; "
-                "expected one word for each class. Write the same word in all rows of a class, or "
-                "name ordered classes with --classes NAMES."
-            )
-            raise LabelError(msg)
-    if chosen is not None and chosen not in values and known is None:
-        msg = (
-            f"{where} has no cell {quoted(positive)}, the value of --positive; its cells are "
-            f"{listed or 'empty'}; expected one of them. Correct --positive."
-        )
-        raise LabelError(msg)
-    if len(values) == 1 and (known is None or chosen is not None):
-        msg = (
-            f"{where} holds {listed} alone, which is one class; expected two. Add rows of the "
-            "other class, or choose another column with --column label=NAME."
-        )
-        raise LabelError(msg)
-    if len(values) > 2 and known is None:
-        are_counts = all(value.isdigit() for value in values)
-        which = "which may be counts or classes" if are_counts else "which are more than two"
-        msg = (
-            f"{where} holds {len(values)} values ({listed}), {which}; expected two. Name ordered "
-            f"classes from low to high with --classes {_in_order(values)}, or read numbers with "
-            "--label value --better higher, or lower."
-        )
-        raise LabelError(msg)
-    if chosen is not None and (chosen in values or chosen in (known or ())):
-        pair = [*values] if known is None else [*known]
-        return next(value for value in pair if value != chosen), chosen
-    if known is None:
-        choices = " or ".join(f"--positive {shlex.quote(value)}" for value in values)
-        msg = (
-            f"{where} holds {listed or 'no value'}; expected words of which one is known to be "
-            f"positive, such as yes and no. Choose it with {choices or '--column label=NAME'}."
-        )
-        raise LabelError(msg)
-    return known
+    words = [*values] if known is None else [*known]
+    chosen = None if positive is None else spelled(positive)
+    is_one = len(values) == 1 and (known is None or chosen is not None)
+    if len(words) == 2 and not is_one:
+        if chosen in words:
+            return next(word for word in words if word != chosen), chosen
+        if known is not None and chosen is None:
+            return known
+    listed = ", ".join(map(quoted, [*values][:_LISTED])) + ", ..." * (len(values) > _LISTED)
+    choice = "--positive VALUE"
+    if len(values) == 2:
+        choice = " or ".join(f"--positive {shlex.quote(value)}" for value in values)
+    lacks = ""
+    if chosen is not None and chosen not in words:
+        lacks = f"no cell {quoted(positive)}, the value of --positive, but "
+    msg = (
+        f"{where} has {lacks}{len(values)} different cells ({listed or 'all are empty'}); expected "
+        "a word for each of two classes, of which one is known to be positive, such as yes and no. "
+        f"Choose it with {choice}, name ordered classes from low to high with --classes NAMES, or "
+        "read numbers with --label value --better higher, or lower."
+    )
+    raise LabelError(msg)
 
 
 def advise_classes(cells: pd.Series) -> str:
@@ -354,14 +335,8 @@ def advise_classes(cells: pd.Series) -> str:
     is_few = 2 < len(values) and 5 * len(values) <= len(cells)
     if not is_few or not all(value.isdigit() for value in values):
         return ""
-    return f" If its numbers are ordered classes, not counts, add --classes {_in_order(values)}."
-
-
-def _in_order(values: Iterable[str]) -> str:
-    usual = ["none", "no", "negative", "low", "weak", "medium", "intermediate", "moderate", "high"]
-    number = {word: at for at, word in enumerate([*usual, "strong", "very high"])}
-    ordered = sorted(values, key=lambda word: (number.get(word, 0), word))
-    return shlex.quote(",".join(ordered[:_LISTED]))
+    names = ",".join(sorted(values, key=int))
+    return f" If its numbers are ordered classes, not counts, add --classes {names}."
 
 
 def read_classes(cells: pd.Series, classes: Sequence[str]) -> Floats:

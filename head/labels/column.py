@@ -36,7 +36,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import read_bounds, read_texts
+from abag.embed.tables.table import CellNumbers, read_bounds, read_texts
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -177,14 +177,14 @@ class Column:
         return self.table.frame[self.name].dropna()
 
     @cached_property
-    def bounds(self) -> tuple[Floats, NDArray[np.int8]]:
-        """The numbers of the cells, (R,), NaN for others, and on which side of them values lie."""
+    def bounds(self) -> CellNumbers:
+        """The numbers of the cells, and on which side of them values lie."""
         return read_bounds(self.table.frame[self.name])
 
     @property
     def numbers(self) -> Floats:
         """The numbers of the cells, bounds included, (R,); NaN for others."""
-        return self.bounds[0]
+        return self.bounds.values
 
     def repeats(self, other: Column) -> bool:
         """Tell whether it has the affinities of another column in the unit that its name states."""
@@ -198,8 +198,9 @@ class Column:
 
     def _as_pkd(self) -> tuple[Floats, NDArray[np.int8]]:
         unit = self.header.units[0]
-        numbers, side = self.bounds
-        return to_pkd(numbers, unit), side if UNITS[unit].stronger == "higher" else -side
+        side = self.bounds.sides
+        is_stronger_above = UNITS[unit].stronger == "higher"
+        return to_pkd(self.numbers, unit), side if is_stronger_above else -side
 
     @property
     def holds_numbers(self) -> bool:
@@ -304,14 +305,8 @@ class Column:
             return f"{self.name!r} is {stated} by column {units[0]!r}: use {self.in_unit(stated)}."
         if header.affinity and self.is_molar:
             return f"{self.name!r} holds M, by the size of its numbers: use {self.in_unit('kd_m')}."
-        return self.proposal("." if header.affinity else _IF_NO_AFFINITY)
-
-    def proposal(self, ending: str) -> str:
-        """Say how it is read if it is the label, in a unit that only the user knows."""
-        return f"{self.name!r} may be one: use {self.in_unit('UNIT')}{ending}"
-
-
-_IF_NO_AFFINITY = " (value --better higher: if it is no affinity)."
+        ending = "" if header.affinity else " (value --better higher: if it is no affinity)"
+        return f"{self.name!r} may be one: use {self.in_unit('UNIT')}{ending}."
 
 
 def _likely_first(columns: Iterable[Column]) -> list[Column]:
@@ -413,27 +408,18 @@ class Columns:
         column = self._stated_label(label)
         if column is not None:
             return column
-        takes_value = label is None and not of_run
-        written = self._describe_written()
-        hints = self._propose_named()
-        if written and not hints:
-            hints = self.propose_numbers()
-        if of_classes is not None and not written:
+        if of_classes is not None:
             return of_classes
+        takes_value = label is None and not of_run
+        hints = self._propose_named()
         quantities = self._propose_quantities() if takes_value else []
-        if quantities and len(self.numbers) == 1 and not hints and not written:
+        if quantities and len(self.numbers) == 1 and not hints:
             return self.numbers[0].name
         if quantities or hints:
-            others = self._list_others() if takes_value and not written else []
-            lines = [*quantities, *hints, *others, *written]
-            msg = f"{table.source}: no column for pkd, but {' '.join(lines)}"
+            others = self._list_others() if takes_value else []
+            proposed = " ".join([*quantities, *hints, *others])
+            msg = f"{table.source}: no column for pkd, but {proposed}"
             raise UnclearLabel(msg)
-        if written:
-            msg = (
-                f"{table.source}: no column for pkd. {' '.join(written)} Add a column of "
-                "measurements, and name it with --column pkd=NAME."
-            )
-            raise MissingColumn(msg)
         return table.column("pkd", "" if of_run else self._advise_value())
 
     def _only_classes(self) -> str | None:
@@ -532,15 +518,6 @@ class Columns:
         is_one = not without_unit and not plain and len(with_unit) == 1
         return with_unit[0] if is_one else None
 
-    def _describe_written(self) -> list[str]:
-        """Say which columns would be labels by their names, but were written by a command."""
-        described = []
-        for name in self.table.names:
-            column = Column(self.table, name)
-            if column.command and (column.header.plain or column.header.units):
-                described.append(f"{name!r} is a column of abag {column.command}.")
-        return described
-
     def _propose_named(self) -> list[str]:
         """Say how columns are read that may be the label; if some state a unit, only these."""
         proposed = []
@@ -572,12 +549,6 @@ class Columns:
                     f"{column.name!r} is named like a quantity that is no affinity: use {choice}."
                 )
         return proposed
-
-    def propose_numbers(self) -> list[str]:
-        """Propose the columns of numbers of a table that a command has written."""
-        free = [column for column in self.free if not column.header.not_label]
-        numbers = [column for column in free if column.holds_numbers]
-        return [x.proposal(_IF_NO_AFFINITY) for x in _likely_first(numbers)[:_MOST_PROPOSED]]
 
 
 AS_IN_THE_RUN = "as in the run"
@@ -663,10 +634,9 @@ def meaning_of_column(column: Column, asked: Asked) -> ColumnMeaning:
 def _refuse_written(column: Column) -> None:
     """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
     if column.command and column.name not in SCAN_MEASURED:
-        advice = " ".join(Columns(column.table).propose_numbers()) or "Use --column pkd=NAME."
         column.refuse(
             f"is a column of abag {column.command}, not a measurement; expected measured "
-            f"affinities. {advice}"
+            "affinities. Use --column pkd=NAME, or --column label=NAME of another quantity."
         )
 
 
@@ -763,10 +733,10 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
     header = column.header
     role = asked.role
     given = asked.options.label
+    hint = ""
+    if role == "pkd":
+        hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
     if header.not_label:
-        hint = ""
-        if role == "pkd":
-            hint = "; to learn it as it is, add --label value --better higher, or lower"
         column.refuse(
             f"is named like {header.not_label}, not like an affinity; expected pKd, Kd, Ka or dG. "
             f"Choose another with --column {role}=NAME, or rename it{hint}."
@@ -797,9 +767,6 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             return stated, f"column {asked.units[0]!r} says so"
     if header.affinity:
         units = ", ".join(unit for unit in UNITS if unit not in ("pkd", *NO_AFFINITIES))
-        hint = ""
-        if role == "pkd":
-            hint = "; a quantity that is no affinity needs --label value --better higher, or lower"
         column.refuse(
             f"names no unit that is understood; expected one of {units}. Give it with "
             f"{column.in_unit('UNIT', role)}{hint}.",

@@ -37,7 +37,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.formats import cell_text
-from abag.embed.tables.table import SIDES, SIGN_OF_WORDS, Table, read_numbers, read_texts
+from abag.embed.tables.table import SIDES, Table, read_numbers, read_texts, signs_of_words
 from abag.head.labels.classes import says_yes_or_no, spelled
 from abag.head.labels.headers import CAMEL, LONGEST_QUANTITY, plain_text, read_header
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, UNITS, BesideRole, Label
@@ -50,7 +50,9 @@ MISSING = "(missing)"
 """Value of an empty cell of a category."""
 _EMPTY = frozenset({"", "-", "--", "?", *(text.lower() for text in MISSING_TEXT)})
 _FIRST_ROWS = 50
-_FLAG = re.compile("censor|exclu|outlier|flag|saturat|invalid|discard|reject|detectionlimit|qcpass")
+_FLAG = re.compile(
+    "censor|bound|exclu|outlier|flag|saturat|invalid|discard|reject|detectionlimit|qcpass"
+)
 _FLAG_WORDS = frozenset("lod loq lloq uloq bdl blq qc omit ignore fail failed pass passed".split())
 """What columns are called that say which labels are bounds, or which rows are not to be used."""
 _PLAIN = re.compile(r"[-+.]?\d")
@@ -671,7 +673,8 @@ def unit_of_cells(table: Table, name: str, label: str) -> Label | None:
 def _describes(table: Table, name: str, label: str) -> str:
     """Say what the cells of a column describe: relations, types or units; empty for others."""
     texts = [text.strip("'\" ") for text in distinct_texts(table, name)]
-    signs = [SIGN_OF_WORDS.get(text.lower(), text) for text in texts]
+    words = signs_of_words(name)
+    signs = [words.get(text.lower(), text) for text in texts]
     if signs and all(map(_RELATION.fullmatch, signs)):
         return "censored" if any(SIDES[sign[0]] for sign in signs) else ""
     if "unit" in simplified(name):

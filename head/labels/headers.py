@@ -219,6 +219,7 @@ _REASONS = {
     ),
     "a ratio": ("ratio", "fold", "foldchange", "fc", "change", "percent", "pct", "percentage"),
     "a rate": ("kon", "koff", "kass", "kdis", "kdiss", "kobs", "rate", "konoff"),
+    "a mass": ("kda", "mw"),
     "another energy": ("ddh", "dh", "ds", "tds", "folding", "unfolding", "unfold", "stability"),
 }  # fmt: skip
 """Words that say what a column is instead of an affinity."""

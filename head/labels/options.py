@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from abag.core.errors import ColumnError, OptionError
+from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import Options, option
 from abag.embed.tables.options import BadRowOptions, refuse_together
@@ -233,7 +233,6 @@ class LabelOptions(BadRowOptions, group="Data"):
 
     def check_combination(self) -> None:
         """Raise `OptionError` if options of the label contradict each other or lack one another."""
-        self._check_roles()
         self._check_quantity()
         self._check_classes()
         low, high = self.bounds(affinity=True)
@@ -252,16 +251,6 @@ class LabelOptions(BadRowOptions, group="Data"):
     def molar_mass_kda(self) -> float:
         """Molar mass of the antibodies in kDa."""
         return read_molar_mass(self.molar_mass)
-
-    def _check_roles(self) -> None:
-        """Refuse a unit as a role, in options that name columns, too."""
-        columns: Mapping[str, str] = getattr(self, "columns", {})
-        for unit in UNITS.keys() & columns.keys() - {"pkd"}:
-            msg = (
-                f"--column {unit}={columns[unit]}: {unit} is the unit of a label, not a role. "
-                f"Give --column pkd={columns[unit]} --label {unit}."
-            )
-            raise ColumnError(msg)
 
     def _check_quantity(self) -> None:
         is_of_value = self.unit is not None or self.scale is not None
@@ -314,13 +303,8 @@ class LabelOptions(BadRowOptions, group="Data"):
         given = {"--positive": self.positive is not None, "--classes": names is not None}
         refuse_together("each names the classes", given)
         asked = self.given({"positive", "classes"}) or f"--label {self.label}"
-        if names and self.label == "binary" and len(names) > 2:
-            msg = (
-                f"--label binary: --classes names {len(names)} classes; expected two. Leave "
-                "--label out."
-            )
-            raise OptionError(msg)
-        if self.label not in (None, "binary", "classes"):
+        is_more = names is not None and len(names) > 2
+        if self.label not in ((None, "classes") if is_more else (None, "binary", "classes")):
             msg = (
                 f"{asked}: is of classes, but --label says {self.label}; expected --label "
                 f"{'binary' if names is None else 'classes'}. Leave one of the two out."

@@ -89,8 +89,7 @@ class HeadOptions(Options, group="Head"):
         help="stack: all of these and the mean, weighed in each regime by held-out errors. "
         "One of them and the mean: mlp on both vectors joined; in closed form kernel ridge, "
         "Gaussian process (gp), ridge, antibody_ridge, antigen_ridge, composition_ridge and, for "
-        "variants of one antibody or antigen, residue_kernel, one_hot_ridge and, in no stack, "
-        "one_hot_kernel.",
+        "variants of one antibody or antigen, residue_kernel and one_hot_ridge.",
     )
     widths: tuple[int, ...] | None = _of_preset(
         low=1, metavar="NUMBERS", help="Hidden widths of the mlp, such as 320,128."
@@ -233,12 +232,6 @@ class FitConfig(
         group="Split",
         help="What to do with training pairs that an encoder's adapter was trained on.",
     )
-    allow_adapter_leak: bool = option(
-        False,
-        rare=True,
-        group="Split",
-        help="Continue, with a warning, if held-out pairs trained an encoder's adapter.",
-    )
     select: str = option(
         "spearman",
         choices=_selectable_metrics,
@@ -364,7 +357,9 @@ class FitConfig(
         return asdict(self.filled()) | filled
 
 
-MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"}
+OF_EARLIER_VERSIONS = frozenset({"allow_adapter_leak"})
+"""Options that config.json of a run of 1.0.0 has and this version has not."""
+MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"} | OF_EARLIER_VERSIONS
 """What may differ when a run is resumed: none of it changes the meaning of the result, and the
 format is checked when config.json is read."""
 

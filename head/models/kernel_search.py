@@ -42,7 +42,7 @@ from abag.head.models.kernels import (
     Weights,
     view_weights,
 )
-from abag.head.models.pair_vectors import FeatureScaling, Index, Once, Standardizer, TrainingRows
+from abag.head.models.pair_vectors import FeatureScaling, Index, Standardizer, TrainingRows, once
 
 Views: TypeAlias = Mapping[Kind, "ColumnViews"]
 Criterion = Literal["error", "evidence"]
@@ -120,7 +120,7 @@ class SolvedKernels:
 
     @cached_property
     def _distances(self) -> list[list[Floats]]:
-        return [side.distances(side.train_AD) for side, _ in self.train.sides]
+        return [side.distances(side.train_AD) for side in self.train.sides]
 
     def first(self, pairs: int) -> SolvedKernels:
         """Return the first pairs alone, without what was solved."""
@@ -136,10 +136,10 @@ class SolvedKernels:
         if self._matrix is None or self._matrix[0] != kernel:  # the next noise needs it, too
             self._matrix = None  # not in memory beside the new one
             similar = []
-            for number, (_, index) in enumerate(self.train.sides):
+            for number, index in enumerate(self.train.index):
                 similar_AA = kernel.of_views(number, self._distances[number])
                 similar.append(similar_AA[index][:, index])
-            mixed = self.train.mix(kernel, similar[0], similar[1], self.train)
+            mixed = self.train.mix(kernel, similar, self.train)
             self._matrix = (kernel, mixed)
         return self._matrix[1].T.copy(order="F")  # symmetric
 
@@ -166,7 +166,7 @@ def solved_kernels(training: TrainingRows, views: Views, order: Ints) -> SolvedK
         of_training = vectors.features.take(training.rows[order])
         of_features = FeatureScaling.of(of_training)
         z_FK = of_features.apply(of_training)
-    train = PairSet(sides[0], sides[1], indices[0], indices[1], z_FK)
+    train = PairSet(tuple(sides), tuple(indices), z_FK)
     target = training.pkd[order] - training.mean
     return SolvedKernels(train, target, training.noise_share[order], of_features)
 
@@ -174,7 +174,7 @@ def solved_kernels(training: TrainingRows, views: Views, order: Ints) -> SolvedK
 def tried_weights(solver: SolvedKernels, views: Views) -> list[Sequence[Weights]]:
     """Return the weights of the views of each side that are tried."""
     tried = list[Sequence[Weights]]()
-    for kind, (side, _) in zip(KINDS, solver.train.sides, strict=True):
+    for kind, side in zip(KINDS, solver.train.sides, strict=True):
         tried.append(views[kind].weights if kind in views else view_weights(len(side.widths)))
     return tried
 
@@ -209,7 +209,7 @@ def kernel_steps(train: PairSet, weights: Sequence[Sequence[Weights]]) -> Kernel
                 lowest = next_cost
 
     # with a single sequence on one side, all mixtures differ by a constant only
-    one_sided = min(len(side.train_AD) for side, _ in train.sides)
+    one_sided = min(len(side.train_AD) for side in train.sides)
     products = PRODUCTS if one_sided > 1 else PRODUCTS[-1:]
     first = (weights[0][0], weights[1][0])
     for scale, product in itertools.product(SCALES, products):
@@ -255,12 +255,15 @@ def _lowest(tried: dict[Chosen, float]) -> Chosen:
 
 @dataclass(frozen=True, slots=True)
 class FoldLabels:
-    """Hold what one fold knows of the sampled pairs."""
+    """Hold what one fold knows of the sampled pairs; those left out together are neighbours."""
 
-    learned_C: Bools
-    """Which it learns from."""
-    inner_C: Ints
-    """Their inner folds; of others anything."""
+    held_out: Ints
+    learned: Ints
+    """Sorted by inner fold, (L,)."""
+    inner: Sequence[slice]
+    """The inner folds among the learned pairs."""
+    others_mean: Floats
+    """Mean label of the other inner folds, for each."""
     target_C: Floats
     """Their labels; of others anything."""
     weight_C: Floats | None = None
@@ -275,34 +278,24 @@ class FoldLabels:
         inner_P[fold.rows] = fold.fold
         target_C = fold.pairs.pkd[sampled] - fold.mean
         weight_C = weights_of(fold.pairs.share, sampled)
-        return cls(learned_P[sampled], inner_P[sampled], target_C, weight_C)
-
-
-@dataclass(frozen=True, slots=True)
-class SortedFold:
-    """Hold the pairs of a fold in an order in which those left out together are neighbours."""
-
-    held_out: Ints
-    learned: Ints
-    """Sorted by inner fold, (L,)."""
-    inner: Sequence[slice]
-    """The inner folds among the learned pairs."""
-    others_mean: Floats
-    """Mean label of the other inner folds, for each."""
+        return cls.sort(learned_P[sampled], inner_P[sampled], target_C, weight_C)
 
     @classmethod
-    def of(cls, fold: FoldLabels) -> SortedFold:
-        """Sort the pairs of a fold."""
-        learned = np.flatnonzero(fold.learned_C)
-        learned = learned[np.argsort(fold.inner_C[learned], kind="stable")]
-        _, first, counts = np.unique(fold.inner_C[learned], return_index=True, return_counts=True)
+    def sort(
+        cls, learned_C: Bools, inner_C: Ints, target_C: Floats, weight_C: Floats | None = None
+    ) -> FoldLabels:
+        """Sort pairs by their inner folds, which those that are not learned do not have."""
+        learned = np.flatnonzero(learned_C)
+        learned = learned[np.argsort(inner_C[learned], kind="stable")]
+        _, first, counts = np.unique(inner_C[learned], return_index=True, return_counts=True)
         inner = [slice(start, start + count) for start, count in zip(first, counts, strict=True)]
-        labels = fold.target_C[learned]
+        labels = target_C[learned]
         others_mean = []
         for rows in inner:
             others = np.delete(labels, rows)
             others_mean.append(others.mean() if len(others) else 0.0)
-        return cls(np.flatnonzero(~fold.learned_C), learned, inner, np.array(others_mean))
+        held_out = np.flatnonzero(~learned_C)
+        return cls(held_out, learned, inner, np.array(others_mean), target_C, weight_C)
 
 
 class Inverted(NamedTuple):
@@ -350,10 +343,6 @@ class KernelSearch:
     )
     _inverted: dict[Chosen, Inverted] = field(default_factory=dict)
     """Of the last kernel that was asked for, with its noises."""
-
-    @cached_property
-    def _sorted(self) -> list[SortedFold]:
-        return [SortedFold.of(fold) for fold in self.folds]
 
     @property
     def seconds(self) -> float:
@@ -423,9 +412,7 @@ class KernelSearch:
 
         def of_fold(at: int) -> None:
             solved_C = inverted.solved_CF[:, at]
-            costs = _costs_of_fold(
-                self.folds[at], self._sorted[at], inverted, solved_C, has_error=has_error[at]
-            )
+            costs = _costs_of_fold(self.folds[at], inverted, solved_C, has_error=has_error[at])
             for criterion, cost in costs.items():
                 self._costs[chosen][at, criterion] = cost
 
@@ -459,7 +446,6 @@ class KernelSearch:
 
 def _costs_of_fold(
     fold: FoldLabels,
-    pairs: SortedFold,
     inverted: Inverted,
     solved_C: Floats,
     *,
@@ -469,8 +455,8 @@ def _costs_of_fold(
 
     Parameters
     ----------
-    fold, pairs : FoldLabels and SortedFold
-        What the fold knows, and the order of its pairs.
+    fold : FoldLabels
+        What the fold knows.
     inverted : Inverted
         The kernel.
     solved_C : ndarray, shape=(C,)
@@ -478,8 +464,8 @@ def _costs_of_fold(
     has_error : bool
         Whether the error is asked for; the evidence is a by-product.
     """
-    learned = pairs.learned
-    held_out = pairs.held_out
+    learned = fold.learned
+    held_out = fold.held_out
     inverse_CC = inverted.inverse_CC
     both_C2 = np.stack([solved_C, inverted.of_one_C], axis=1)
     # the held-out pairs are taken out of the inverse: what is left is that of the others
@@ -496,7 +482,7 @@ def _costs_of_fold(
     if has_error:
         away_HL = solve_triangle(root, from_held_out_HC[:, learned])
         error = 0.0
-        for tested, others_mean in zip(pairs.inner, pairs.others_mean, strict=True):
+        for tested, others_mean in zip(fold.inner, fold.others_mean, strict=True):
             rows = learned[tested]
             away_HR = away_HL[:, tested]
             block = inverse_CC[rows][:, rows] - away_HR.T @ away_HR
@@ -535,7 +521,7 @@ def shared_search(
     sample = replace(features, rows=features.rows[order], fold=features.fold[order], shared={})
     labels = [FoldLabels.of(fold, sample.rows) for fold in folds]
     is_whole = len(order) == len(features.rows)
-    used = [is_whole or fold.learned_C.sum() >= LEAST_LEARNED for fold in labels]
+    used = [is_whole or len(fold.learned) >= LEAST_LEARNED for fold in labels]
     solver = solved_kernels(sample, views, np.arange(len(order)))
     search = KernelSearch(solver, views, [*itertools.compress(labels, used)])
     choices: list[KernelChoice | None] = []
@@ -544,17 +530,15 @@ def shared_search(
     return search, choices
 
 
-_OWN: Once[KernelSearch] = Once("search")
-
-
 def own_choice(training: TrainingRows, solver: SolvedKernels, views: Views) -> KernelChoice:
     """Return the choice of rows that share no search, by the first of their pairs."""
-    search = _OWN.known(training)
-    if search is None:
+
+    def begin() -> KernelSearch:
         sampled = training.rows[random_order(training)[:SEARCH_PAIRS]]
         labels = FoldLabels.of(training, sampled)
-        search = _OWN.keep(training, KernelSearch(solver.first(SEARCH_PAIRS), views, [labels]))
-    return partial(search.choice, 0)
+        return KernelSearch(solver.first(SEARCH_PAIRS), views, [labels])
+
+    return partial(once(training, "search", begin).choice, 0)
 
 
 def blas_threads(pairs: int) -> AbstractContextManager[object]:
@@ -584,10 +568,6 @@ def solve_triangle(lower: Floats, targets: Floats, *, transposed: bool = False) 
     return np.asarray(torch.linalg.solve_triangular(factor, right, upper=transposed))
 
 
-_SOLVER: Once[SolvedKernels] = Once("solver")
-"""All processes that are fitted to the same rows share it."""
-
-
 def fit_gaussian_process(
     training: TrainingRows,
     criterion: Criterion,
@@ -600,11 +580,11 @@ def fit_gaussian_process(
     The kernel is chosen by the search of these `columns` that the folds of a run share, if there
     is one, else by training pairs.
     """
-    views = views or {}
-    solver = _SOLVER.known(training)
-    if solver is None:
-        solver = _SOLVER.keep(training, solved_kernels(training, views, random_order(training)))
-    choice = training.searches.get(columns) or own_choice(training, solver, views)
+    tried = views or {}
+    solver = once(
+        training, "solver", lambda: solved_kernels(training, tried, random_order(training))
+    )
+    choice = training.searches.get(columns) or own_choice(training, solver, tried)
     chosen: Chosen = choice(criterion)
     pairs = len(solver)
     with blas_threads(pairs):
@@ -614,7 +594,7 @@ def fit_gaussian_process(
     # not a copy: kernel ridge and Gaussian process share it
     used = solver.train if len(weight) == pairs else solver.train.select(slice(len(weight)))
     sides = []
-    for (side, _), weights in zip(used.sides, chosen.kernel.weights, strict=True):
+    for side, weights in zip(used.sides, chosen.kernel.weights, strict=True):
         sides.append(SideSettings(side.widths, side.units, weights))
     kernel = chosen.kernel
     settings = ProcessSettings(

@@ -196,35 +196,30 @@ def squared_distances(x_ND: Real, y_MD: Real) -> Floats:
 class PairSet:
     """Hold training pairs as a kernel sees them: two sides, and each pair's sequences, (C,)."""
 
-    antibodies: KernelSide
-    antigens: KernelSide
-    antibody: Index
-    antigen: Index
+    sides: tuple[KernelSide, ...]
+    """Antibodies and antigens."""
+    index: tuple[Index, ...]
+    """Row of each pair's sequence, (C,), on both sides."""
     features: NDArray[np.float32] | None = None
     """Their standardised features, (C, K), if they have any."""
 
     def __len__(self) -> int:
-        return len(self.antibody)
-
-    @property
-    def sides(self) -> tuple[tuple[KernelSide, Index], tuple[KernelSide, Index]]:
-        """Return the sequences of each side, with the row of each pair among them."""
-        return (self.antibodies, self.antibody), (self.antigens, self.antigen)
+        return len(self.index[0])
 
     def select(self, pairs: slice) -> PairSet:
         """Return some pairs, with the sequences that they use."""
-        kept = []
-        indices = []
-        for side, index in self.sides:
-            used, of_pair = np.unique(index[pairs], return_inverse=True)
-            kept.append(side.select(used))
-            indices.append(of_pair)
+        sides = []
+        index = []
+        for side, row_of in zip(self.sides, self.index, strict=True):
+            used, of_pair = np.unique(row_of[pairs], return_inverse=True)
+            sides.append(side.select(used))
+            index.append(of_pair)
         features = None if self.features is None else self.features[pairs]
-        return PairSet(kept[0], kept[1], indices[0], indices[1], features)
+        return PairSet(tuple(sides), tuple(index), features)
 
-    def mix(self, kernel: PairKernel, antibody: Real, antigen: Real, other: PairSet) -> Floats:
+    def mix(self, kernel: PairKernel, similar: Sequence[Real], other: PairSet) -> Floats:
         """Return the kernel of `other` pairs and these, (R, C), given those of their sides."""
-        mixed = kernel.mix(antibody, antigen)
+        mixed = kernel.mix(*similar)
         if kernel.features and self.features is not None and other.features is not None:
             mixed += kernel.of_features(other.features, self.features)
         return mixed
@@ -235,13 +230,11 @@ class PairSet:
             rows = slice(at, at + BLOCK)
             block = pairs.select(rows)
             similar = []
-            for number in (0, 1):
-                side, column_of = self.sides[number]
-                other, row_of = block.sides[number]
+            for number, (side, other) in enumerate(zip(self.sides, block.sides, strict=True)):
                 similar_NA = side.scaled_kernel(kernel, number, other.train_AD)
                 # rows after rows, as they are written; an index of columns would transpose them
-                similar.append(similar_NA[row_of].take(column_of, axis=1))
-            yield rows, self.mix(kernel, similar[0], similar[1], block)
+                similar.append(similar_NA[block.index[number]].take(self.index[number], axis=1))
+            yield rows, self.mix(kernel, similar, block)
 
     def matrix(self, kernel: PairKernel) -> Floats:
         """Return the kernel of these pairs with each other, (C, C), in the order of LAPACK."""
@@ -316,9 +309,8 @@ class GaussianProcess(PairModel):
         """Sum the weights of training pairs by their sequences, (A, G)."""
         from scipy import sparse  # takes 0.1 s, and --help lists this model
 
-        train = self.train
-        shape = (len(train.antibodies.train_AD), len(train.antigens.train_AD))
-        return sparse.csr_array((self.weight, (train.antibody, train.antigen)), shape)
+        shape = [len(side.train_AD) for side in self.train.sides]
+        return sparse.csr_array((self.weight, self.train.index), shape)
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); kernels are computed per sequence, not per pair."""
@@ -326,14 +318,14 @@ class GaussianProcess(PairModel):
         kernel = self.kernel
         antibodies, antigens = vectors.sides.values()
         weight_AG = self._weight_of_sequences()
-        antigen_MG = train.antigens.kernel(kernel, 1, antigens.x_ND)
+        antigen_MG = train.sides[1].kernel(kernel, 1, antigens.x_ND)
         alone_M = kernel.side * (antigen_MG @ weight_AG.sum(axis=0))
         pkd = self.settings.pkd_mean + alone_M[antigens.index]
         # by antibody: the kernel of a block of antibodies serves all their pairs
         order = np.argsort(antibodies.index, kind="stable")
         for first in range(0, len(antibodies.x_ND), BLOCK):
             x_BD = antibodies.x_ND[first : first + BLOCK]
-            antibody_BA = train.antibodies.kernel(kernel, 0, x_BD)
+            antibody_BA = train.sides[0].kernel(kernel, 0, x_BD)
             alone_B = kernel.side * (antibody_BA @ weight_AG.sum(axis=1))
             joint_BG = kernel.product * (weight_AG.T @ antibody_BA.T).T
             start, end = np.searchsorted(antibodies.index, [first, first + BLOCK], sorter=order)
@@ -356,7 +348,7 @@ class GaussianProcess(PairModel):
         kernel = self.kernel
         weight_AG = self._weight_of_sequences()
         weight = weight_AG if number == 0 else weight_AG.T
-        other, _ = self.train.sides[1 - number]
+        other = self.train.sides[1 - number]
         sequences = [*vectors.sides.values()][1 - number]
         other_NG = other.kernel(kernel, 1 - number, sequences.x_ND)
         joint_NA = kernel.product * (weight @ other_NG.T).T
@@ -388,7 +380,7 @@ class GaussianProcess(PairModel):
         for at in range(0, len(other), BLOCK):
             rows = np.arange(at, min(at + BLOCK, len(other)))
             similar = []
-            for number, ((side, _), new) in enumerate(sides):
+            for number, (side, new) in enumerate(sides):
                 index = new.index
                 squared = side.paired_distances(new.x_ND, index[rows], index[other[rows]])
                 similar.append(kernel.of_views(number, squared))
@@ -406,14 +398,14 @@ class GaussianProcess(PairModel):
         train = self.train.select(slice(len(self.root)))
         kernel = self.kernel
         antibodies, antigens = vectors.sides.values()
-        antibody_NA = train.antibodies.kernel(kernel, 0, antibodies.x_ND).astype(dtype)
-        antigen_MG = train.antigens.kernel(kernel, 1, antigens.x_ND).astype(dtype)
+        antibody_NA = train.sides[0].kernel(kernel, 0, antibodies.x_ND).astype(dtype)
+        antigen_MG = train.sides[1].kernel(kernel, 1, antigens.x_ND).astype(dtype)
         z_PK = self._features_of(vectors)
 
         def kernel_of(rows: Any) -> Floats:  # noqa: ANN401 - a slice or indices
             mixed = kernel.mix(
-                antibody_NA[antibodies.index[rows]][:, train.antibody],
-                antigen_MG[antigens.index[rows]][:, train.antigen],
+                antibody_NA[antibodies.index[rows]][:, train.index[0]],
+                antigen_MG[antigens.index[rows]][:, train.index[1]],
             )
             if z_PK is not None and train.features is not None:
                 mixed += kernel.of_features(z_PK[rows], train.features).astype(dtype)
@@ -424,7 +416,7 @@ class GaussianProcess(PairModel):
     def arrays(self) -> Arrays:
         """Return what `load` needs beside the settings, by name."""
         arrays: dict[str, NDArray[Any]] = {"weight": self.weight, "root": self.root}
-        for kind, (side, of_pair) in zip(KINDS, self.train.sides, strict=True):
+        for kind, side, of_pair in zip(KINDS, self.train.sides, self.train.index, strict=True):
             arrays |= side.scaling.arrays(kind)
             arrays[f"{kind}.train"] = side.train_AD
             arrays[f"{kind}.of_pair"] = of_pair.astype(np.int32)
@@ -437,14 +429,13 @@ class GaussianProcess(PairModel):
     @classmethod
     def load(cls, arrays: Arrays, settings: ProcessSettings) -> GaussianProcess:
         """Restore from the `arrays` of a predictor; ValueError if their shapes do not fit."""
-        antibodies = _load_side(arrays, "antibody", settings.antibody)
-        antigens = _load_side(arrays, "antigen", settings.antigen)
-        of_pair = (arrays["antibody.of_pair"], arrays["antigen.of_pair"])
+        sides = [_load_side(arrays, kind, getattr(settings, kind)) for kind in KINDS]
+        index = [arrays[f"{kind}.of_pair"] for kind in KINDS]
         root = arrays["root"]
         if root.ndim != 2 or len(root) != root.shape[1]:
             msg = f"root has shape {root.shape}"
             raise ValueError(msg)
-        pairs = PairSet(antibodies, antigens, *of_pair, arrays.get("features.train"))
+        pairs = PairSet(tuple(sides), tuple(index), arrays.get("features.train"))
         features = None
         if pairs.features is not None:
             if pairs.features.ndim != 2 or len(pairs.features) != len(pairs):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,15 +120,6 @@ class Standardizer:
 
         Views of `widths` are scaled by the root of their number: joined, they are as long as one.
         """
-        if len(widths) > 1:
-            means = []
-            scales = []
-            for view_ND in np.split(x_ND, np.cumsum(widths)[:-1], axis=1):
-                of_view = cls.of(view_ND, rows)
-                means.append(of_view.mean)
-                scales.append(of_view.scale)
-            scale = np.concatenate(scales) / np.sqrt(len(widths))
-            return cls(np.concatenate(means), scale.astype(np.float32))
         # each sequence once: one with many pairs would decide
         used = np.arange(len(x_ND)) if rows is None else distinct(rows)
         origin = x_ND[used[0]].astype(np.float64)  # near the mean: sums of squares lose no digits
@@ -144,8 +135,14 @@ class Standardizer:
         spread = np.sqrt(np.maximum(0, squares - away**2))
         # A smaller spread is float16 rounding (2.8e-4 of the value), not signal.
         varies = spread > 5e-4 * np.abs(mean) + 1e-12
-        floor = SPREAD_FLOOR * np.median(spread[varies]) if varies.any() else 1.0
-        scale = np.where(varies, 1.0 / np.maximum(spread, floor), 0.0)
+        scale = np.zeros(len(spread))
+        views = np.split(np.arange(len(spread)), np.cumsum(widths)[:-1])
+        for view in views:
+            used = view[varies[view]]
+            if len(used):
+                floor = SPREAD_FLOOR * np.median(spread[used])
+                scale[used] = 1 / np.maximum(spread[used], floor)
+        scale /= np.sqrt(len(views))
         return cls(mean.astype(np.float32), scale.astype(np.float32))
 
     @classmethod
@@ -175,12 +172,19 @@ class Standardizer:
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], kind: str) -> Standardizer:
         """Restore from the `arrays` of a predictor; KeyError or ValueError if they do not fit."""
-        mean = arrays[f"{kind}.mean"]
-        scale = arrays[f"{kind}.scale"]
-        if not mean.ndim == scale.ndim == 1 or not len(mean) == len(scale) > 0:
-            msg = f"{kind}.mean and {kind}.scale have shapes {mean.shape} and {scale.shape}"
-            raise ValueError(msg)
-        return cls(mean, scale)
+        return cls(*_load_scaling(arrays, kind))
+
+
+def _load_scaling(
+    arrays: Mapping[str, NDArray[Any]], name: str
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return mean and scale of columns; KeyError or ValueError if they do not fit."""
+    mean = arrays[f"{name}.mean"]
+    scale = arrays[f"{name}.scale"]
+    if not mean.ndim == scale.ndim == 1 or len(mean) != len(scale):
+        msg = f"{name}.mean and {name}.scale have shapes {mean.shape} and {scale.shape}"
+        raise ValueError(msg)
+    return mean, scale
 
 
 def _blocks(rows: int, width: int) -> list[slice]:
@@ -224,12 +228,7 @@ class FeatureScaling:
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]]) -> FeatureScaling:
         """Restore from the `arrays` of a predictor; KeyError or ValueError if they do not fit."""
-        mean = arrays["features.mean"]
-        scale = arrays["features.scale"]
-        if not (mean.ndim == scale.ndim == 1 and len(mean) == len(scale)):
-            msg = f"features.mean and features.scale have shapes {mean.shape} and {scale.shape}"
-            raise ValueError(msg)
-        return cls(mean, scale)
+        return cls(*_load_scaling(arrays, "features"))
 
 
 COUNTED = 4_096
@@ -373,7 +372,7 @@ class TrainingRows:
     device: torch.device | None = None
     """GPU for the sums of a ridge; by default, and for all else, the CPU."""
     shared: dict[str, object] = field(default_factory=dict, compare=False)
-    """Values of `Once` by name."""
+    """Values of `once` by name."""
     run_pairs: int = 0
     """Training pairs of the run's fit to all pairs, by which every fold decides how it fits; 0:
     those of this fit."""
@@ -416,20 +415,14 @@ class TrainingRows:
         return weights_of(self.pairs.share, self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Once(Generic[T]):
-    """A value that several models need of the same rows, so that only the first computes it."""
+def once(training: TrainingRows, name: str, compute: Callable[[], T]) -> T:
+    """Return a value that several models need of the same rows, so that only the first computes it.
 
-    name: str
-
-    def known(self, training: TrainingRows) -> T | None:
-        """Return the value; None if no model has computed it."""
-        return cast("T | None", training.shared.get(self.name))
-
-    def keep(self, training: TrainingRows, value: T) -> T:
-        """Keep the value for the next model, and return it."""
-        training.shared[self.name] = value
-        return value
+    A name has one type of value.
+    """
+    if name not in training.shared:
+        training.shared[name] = compute()
+    return cast("T", training.shared[name])
 
 
 class DoesNotApply(TrainingError):

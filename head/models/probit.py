@@ -300,7 +300,7 @@ def fit_link(
     told = float(np.average(np.square(mixed / unit), weights=weight_R))
     # pairs of one group count as one beside what is known before
     trust = 1.0 if groups is None else max(1.0, len(mixed) / max(groups, 1.0))
-    is_flat = told < LEAST_SHARE  # nothing is told apart
+    is_flat = told < LEAST_SHARE  # nothing is distinguished
 
     def usual_thresholds(ratio: float) -> Floats:
         # latent values that vary more have thresholds that are further out for the same shares

@@ -37,8 +37,6 @@ class ModelEntry:
     with residues; None: it applies to every table."""
     reads: Literal["vectors", "residues", "composition", "nothing"] = "vectors"
     """One that reads residues applies where a side of the pairs consists of variants."""
-    is_stacked: bool = True
-    """Whether it is a part of the default head."""
     most_pairs: float = float("inf")
     """Training pairs above which a stack leaves it out, because it would take minutes."""
     is_baseline: bool = False
@@ -74,19 +72,11 @@ MODELS: Mapping[str, ModelEntry] = {
         ),
         most_pairs=5_000,
     ),
-    "one_hot_kernel": ModelEntry(
-        help="kernel ridge on the residues of variants", reads="residues",
-        load=residue_kernel.ResidueKernel.load, settings=residue_kernel.ResidueSettings,
-        has_posterior=True,
-        fit=partial(residue_kernel.fit_residue_kernel, head="one_hot_kernel"),
-        most_pairs=12_000, is_stacked=False,
-    ),
-    "residue_kernel": ModelEntry(
+    residue_kernel.RESIDUE_KERNEL: ModelEntry(
         help="kernel ridge on substitutions of residues of variants", reads="residues",
         load=residue_kernel.ResidueKernel.load, settings=residue_kernel.ResidueSettings,
         has_posterior=True,
-        fit=partial(residue_kernel.fit_residue_kernel, head="residue_kernel"),
-        most_pairs=12_000,
+        fit=residue_kernel.fit_residue_kernel, most_pairs=12_000,
     ),
     "ridge": ModelEntry(
         help="ridge on the vectors of antibody and antigen", is_baseline=True,
@@ -128,7 +118,7 @@ def closed_forms(head: str, n_training: int) -> list[str]:
         return [name for name in (MEAN, head) if MODELS[name].fit is not None]
     names = []
     for name, model in MODELS.items():
-        if model.fit is not None and model.is_stacked and n_training <= model.most_pairs:
+        if model.fit is not None and n_training <= model.most_pairs:
             names.append(name)
     return names
 
@@ -137,6 +127,6 @@ def describe_left_out(n_training: int) -> str:
     """Name the models that a stack leaves out for its training pairs; empty if there are none."""
     reasons = []
     for name, model in MODELS.items():
-        if model.is_stacked and n_training > model.most_pairs:
+        if n_training > model.most_pairs:
             reasons.append(f"{name} left out: it handles at most {model.most_pairs:,.0f} pairs")
     return "; ".join(reasons)

@@ -104,7 +104,8 @@ class OneHot:
     seen: tuple[str, ...]
     """Letters of the training sequences at each place, (S,). Two or more have a column each."""
     marks_new: bool
-    """Whether each place has a further column, its first, for all other letters."""
+    """Whether each place has a further column, its first, for all other letters, and the columns
+    are followed by the views of substitutions, see `RESIDUE_WEIGHTS`."""
 
     def __post_init__(self) -> None:
         """Refuse what no training sequences give, since predictors come from files."""
@@ -136,29 +137,34 @@ class OneHot:
         return varied + self.marks_new * len(self.seen)
 
     @property
+    def views(self) -> tuple[int, ...]:
+        """Return the columns of each view."""
+        return (self.width,) * (len(RESIDUE_STRETCH) if self.marks_new else 1)
+
+    @property
     def bounds(self) -> Ints:
         """Return the first column of each place, and the number of columns, (S + 1,)."""
         varied = [len(letters) if len(letters) > 1 else 0 for letters in self.seen]
         return np.cumsum([0, *varied]) + self.marks_new * np.arange(len(varied) + 1)
 
-    def encode(self, chains: Sequence[Chains], *, alike: bool = False) -> Matrix:
+    def encode(self, chains: Sequence[Chains]) -> Matrix:
         """Return one row per sequence, see `encode_codes`."""
-        return self.encode_codes(align(chains, self.reference), alike=alike)
+        return self.encode_codes(align(chains, self.reference))
 
-    def encode_codes(self, codes_NS: NDArray[np.uint8], *, alike: bool) -> Matrix:
-        """Return columns of 0 and 1, (N, C), and if `alike` the coordinates as two more views."""
+    def encode_codes(self, codes_NS: NDArray[np.uint8]) -> Matrix:
+        """Return columns of 0 and 1, (N, C), and with `marks_new` coordinates as two more views."""
         width = self.width
         # filled in place: joining the views would copy hundreds of MB
-        x_NC = np.empty((len(codes_NS), width * (3 if alike else 1)), np.float32)
+        x_NC = np.empty((len(codes_NS), sum(self.views)), np.float32)
         first = 0
         for codes_N, letters in zip(codes_NS.T, self.seen, strict=True):
             table = indicators(letters, self.marks_new)
             after = first + table.shape[1]
             x_NC[:, first:after] = table[codes_N]
-            if alike:
+            if self.marks_new:
                 x_NC[:, width + first : width + after] = coordinates(letters)[codes_N]
             first = after
-        if alike:
+        if self.marks_new:
             x_NC[:, 2 * width :] = x_NC[:, width : 2 * width]
         return x_NC
 
@@ -306,8 +312,10 @@ WIDE = 10.0
 """How much wider the kernel of the third view is: nearly linear in the number of substitutions."""
 RESIDUE_WEIGHTS = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.5, 0.5))
 """Weights that are tried: equal or not; substitutions; these, and almost linear in them."""
-SUBSTITUTIONS: Mapping[str, bool] = {"one_hot_kernel": False, "residue_kernel": True}
-"""Whether a process of residues has views of substitutions, by the name of the model."""
+RESIDUE_STRETCH = (1.0, 1.0, WIDE)
+"""Factors of the units of the views."""
+RESIDUE_KERNEL = "residue_kernel"
+"""Name of the model, and of the search for its kernels."""
 
 
 # ---- which sides, and what they are compared with ------------------------------------------------
@@ -453,15 +461,12 @@ def columns_of(
     return tuple(columns)
 
 
-def with_residues(
-    vectors: PairVectors, sides: Sequence[SideColumns], *, alike: bool = False
-) -> PairVectors:
+def with_residues(vectors: PairVectors, sides: Sequence[SideColumns]) -> PairVectors:
     """Put columns of residues in place of the vectors of some sides."""
     encoded = dict(vectors.sides)
     for side in sides:
-        x_NC = side.one_hot.encode(chains_of(vectors, side.kind), alike=alike)
-        views = (side.one_hot.width,) * (3 if alike else 1)
-        encoded[side.kind] = replace(encoded[side.kind], x_ND=x_NC, views=views)
+        x_NC = side.one_hot.encode(chains_of(vectors, side.kind))
+        encoded[side.kind] = replace(encoded[side.kind], x_ND=x_NC, views=side.one_hot.views)
     return replace(vectors, sides=encoded)
 
 
@@ -495,11 +500,11 @@ class LetterSide(KernelSide):
     """Squared distances of the reference from the training sequences in each of V views."""
 
     @classmethod
-    def reading(cls, side: KernelSide, columns: SideColumns, *, alike: bool) -> LetterSide:
+    def reading(cls, side: KernelSide, columns: SideColumns) -> LetterSide:
         """Return a side of columns as one that reads letters."""
         one_hot = columns.one_hot
-        z_LC = side.scaling.apply(_letter_columns(columns, alike=alike))
-        usual_1C = side.scaling.apply(one_hot.encode([one_hot.reference], alike=alike))
+        z_LC = side.scaling.apply(_letter_columns(columns))
+        usual_1C = side.scaling.apply(one_hot.encode([one_hot.reference]))
         views = zip(split(usual_1C, side.widths), split(side.train_AD, side.widths), strict=True)
         usual_VA = np.concatenate([squared_distances(*of_view) for of_view in views])
         return cls(
@@ -576,19 +581,11 @@ class ResidueSettings:
     def __post_init__(self) -> None:
         """Refuse what no fit gives."""
         _check_sides(self.sides)
-        views = [len(self._widths(side)) for side in self.sides]
-        if len({*views}) != 1:
-            msg = f"residues with {views} views"
-            raise ValueError(msg)
-
-    @property
-    def alike(self) -> bool:
-        """Return whether there are views of substitutions, see `RESIDUE_WEIGHTS`."""
-        return len(self._widths(self.sides[0])) > 1
-
-    def _widths(self, side: SideColumns) -> tuple[int, ...]:
-        is_antibody = side.kind == "antibody"
-        return (self.process.antibody if is_antibody else self.process.antigen).widths
+        for side in self.sides:
+            of_process = getattr(self.process, side.kind)
+            if not side.one_hot.marks_new or of_process.widths != side.one_hot.views:
+                msg = f"residues of {side.kind} with views of {of_process.widths} columns"
+                raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -604,27 +601,19 @@ class ResidueKernel(PairModel):
         """Return what `load` needs beside the arrays."""
         return ResidueSettings(self.compared, self.inner.settings)
 
-    @property
-    def alike(self) -> bool:
-        """Return whether columns have views of substitutions."""
-        return self.settings.alike
-
     def encode(self, vectors: PairVectors) -> PairVectors:
         """Put columns of residues in place of the vectors that the inner process reads."""
-        return with_residues(vectors, self.compared, alike=self.alike)
+        return with_residues(vectors, self.compared)
 
     def reading(self, vectors: PairVectors) -> tuple[GaussianProcess, PairVectors]:
         """Return a process that reads letters in place of columns, and pairs with their letters."""
-        train = dict(zip(KINDS, self.inner.train.sides, strict=True))
-        compared = {kind: side for kind, (side, _) in train.items()}
+        compared = dict(zip(KINDS, self.inner.train.sides, strict=True))
         read = dict(vectors.sides)
         for side in self.compared:
-            compared[side.kind] = LetterSide.reading(compared[side.kind], side, alike=self.alike)
+            compared[side.kind] = LetterSide.reading(compared[side.kind], side)
             code_NS: NDArray[Any] = align(chains_of(vectors, side.kind), side.one_hot.reference)
             read[side.kind] = replace(read[side.kind], x_ND=code_NS)
-        pairs = replace(
-            self.inner.train, antibodies=compared["antibody"], antigens=compared["antigen"]
-        )
+        pairs = replace(self.inner.train, sides=tuple(compared.values()))
         return replace(self.inner, train=pairs), replace(vectors, sides=read)
 
     def predict(self, vectors: PairVectors) -> Floats:
@@ -639,9 +628,9 @@ class ResidueKernel(PairModel):
         """
         process = self.inner
         number = KINDS.index(side.kind)
-        train, _ = process.train.sides[number]
+        train = process.train.sides[number]
         here = encoded.sides[side.kind]
-        z_LC = train.scaling.apply(_letter_columns(side, alike=self.alike))
+        z_LC = train.scaling.apply(_letter_columns(side))
         kernel = process.kernel
         used = [n for n, weight in enumerate(kernel.weights[number]) if weight]
         squared = train.distances(train.scaling.apply(here.x_ND), kernel.weights[number])
@@ -695,7 +684,7 @@ class ResidueKernel(PairModel):
         for side in settings.sides:
             name = f"{side.kind}.train"
             codes_AS = side.one_hot.unpack(arrays[name])
-            unpacked[name] = side.one_hot.encode_codes(codes_AS, alike=settings.alike)
+            unpacked[name] = side.one_hot.encode_codes(codes_AS)
         return cls(settings.sides, GaussianProcess.load(unpacked, settings.process))
 
 
@@ -708,22 +697,19 @@ class ResidueTraining(NamedTuple):
     views: Mapping[Kind, ColumnViews]
 
 
-def residue_training(training: TrainingRows, head: str) -> ResidueTraining:
+def residue_training(training: TrainingRows) -> ResidueTraining:
     """Compare variants by residues; raise `DoesNotApply` if no side has variants."""
-    kinds = residue_sides(training, head)
-    alike = SUBSTITUTIONS[head]
+    kinds = residue_sides(training, RESIDUE_KERNEL)
     sides = columns_of(training.vectors, training.rows, kinds, marks_new=True)
-    rows = training.with_vectors(with_residues(training.vectors, sides, alike=alike))
-    views = ColumnViews([(1.0,)])
-    if alike:
-        views = ColumnViews(RESIDUE_WEIGHTS, (1.0, 1.0, WIDE))
+    rows = training.with_vectors(with_residues(training.vectors, sides))
+    views = ColumnViews(RESIDUE_WEIGHTS, RESIDUE_STRETCH)
     return ResidueTraining(sides, rows, dict.fromkeys(kinds, views))
 
 
-def fit_residue_kernel(training: TrainingRows, head: str) -> ResidueKernel:
+def fit_residue_kernel(training: TrainingRows) -> ResidueKernel:
     """Fit a process to columns of residues; raise `DoesNotApply` if no side has variants."""
-    sides, rows, views = residue_training(training, head)
-    process = fit_gaussian_process(rows, "error", views=views, columns=head)
+    sides, rows, views = residue_training(training)
+    process = fit_gaussian_process(rows, "error", views=views, columns=RESIDUE_KERNEL)
     return ResidueKernel(sides, process)
 
 
@@ -744,9 +730,6 @@ class OneHotRidge(LinearModel):
     __slots__ = ()
     settings: OneHotRidgeSettings
 
-    alike = False
-    """Columns have no views of substitutions."""
-
     @property
     def compared(self) -> tuple[SideColumns, ...]:
         """Return the sides that are compared by residues."""
@@ -759,7 +742,7 @@ class OneHotRidge(LinearModel):
     def exchange_losses(self, _encoded: PairVectors, side: SideColumns) -> LossesOf:
         """Return a function of what predictions lose by exchanged letters of one side."""
         linear = self.sides[side.kind]
-        z_LC = linear.scaling.apply(_letter_columns(side, alike=False))
+        z_LC = linear.scaling.apply(_letter_columns(side))
 
         def losses_of(
             own_P: NDArray[np.uint8], seen_V: NDArray[np.uint8], columns: slice
@@ -837,7 +820,7 @@ def exchanges(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Itera
     Only places are looked at where training sequences differ, or a pair has a letter that none of
     them has: elsewhere nothing is known.
     """
-    encoded = with_residues(vectors, model.compared, alike=model.alike)
+    encoded = with_residues(vectors, model.compared)
     for side in model.compared:
         one_hot = side.one_hot
         codes_PS = align(chains_of(vectors, side.kind), one_hot.reference)
@@ -863,10 +846,10 @@ LossesOf: TypeAlias = Callable[["NDArray[np.uint8]", "NDArray[np.uint8]", slice]
 (P,), these letters, (V,), and the columns of the place."""
 
 
-def _letter_columns(side: SideColumns, *, alike: bool) -> Matrix:
+def _letter_columns(side: SideColumns) -> Matrix:
     """Return the columns of sequences that have one letter everywhere, (256, C)."""
-    x_LC = np.zeros((256, side.one_hot.width * (3 if alike else 1)), np.float32)
+    x_LC = np.zeros((256, sum(side.one_hot.views)), np.float32)
     codes = np.frombuffer(LETTERS.encode(), np.uint8)
     codes_NS = np.repeat(codes[:, None], len(side.one_hot.seen), axis=1)
-    x_LC[codes] = side.one_hot.encode_codes(codes_NS, alike=alike)
+    x_LC[codes] = side.one_hot.encode_codes(codes_NS)
     return x_LC

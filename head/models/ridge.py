@@ -11,8 +11,8 @@ distribution cut off at the bound taken. The noise of a prediction is
 sigma^2 = (spread x the standard deviation of the prediction)^2 + noise^2; spread and noise are
 fitted to errors on pairs that no model had seen.
 
-P pairs, R rows of them, F training pairs, N sequences, D joined columns, E those of another block,
-S strengths, K ratios that are tried.
+P pairs, R rows of them, F training pairs, N sequences, D joined columns, W with a 1 behind them, E
+those of another block, S strengths, K ratios that are tried.
 
 References
 ----------
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,12 @@ from abag.embed.tables.chains import KINDS, Kind
 from abag.head.models.pair_vectors import (
     Arrays,
     FeatureScaling,
-    Once,
     PairModel,
     PairVectors,
     Standardizer,
     TrainingRows,
     given_features,
+    once,
 )
 
 if TYPE_CHECKING:
@@ -138,79 +138,45 @@ def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
     return float(noise * np.sqrt(RATIOS[best])), float(noise)
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """Hold sums over rows, each as often as its weight says."""
-
-    products_DD: Tensor
-    """Sums of the products of columns, float64."""
-    columns_D: Tensor
-    """Sums of the columns, float64."""
-    rows: float
-    """Sum of the weights."""
-
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(
-            self.products_DD + other.products_DD,
-            self.columns_D + other.columns_D,
-            self.rows + other.rows,
-        )
-
-    def __sub__(self, other: Sums) -> Sums:
-        return Sums(
-            self.products_DD - other.products_DD,
-            self.columns_D - other.columns_D,
-            self.rows - other.rows,
-        )
-
-
 class NormalEquations:
-    """Solve the normal equations of a ridge with an unpenalised intercept.
+    """Solve the normal equations of a ridge with an unpenalised intercept, the last weight.
 
-    `size` is the trace of the products of columns over all rows of the problem.
+    `sums_WW` are the sums of products of columns, float64, of which the last is 1 in each row;
+    `size` is the trace of those of the others over all rows of the problem.
     """
 
-    def __init__(self, sums: Sums, size: float) -> None:
-        self._rows = sums.rows
-        self._mean_D = sums.columns_D / sums.rows
-        scatter_DD = sums.products_DD - sums.rows * self._mean_D[:, None] * self._mean_D
+    def __init__(self, sums_WW: Tensor, size: float) -> None:
+        self._rows = float(sums_WW[-1, -1])
+        self._mean_D = sums_WW[:-1, -1] / self._rows
+        scatter_DD = sums_WW[:-1, :-1] - self._rows * self._mean_D[:, None] * self._mean_D
         columns = len(self._mean_D)
-        self._unit = float(scatter_DD.trace()) / min(sums.rows, columns)
+        self._unit = float(scatter_DD.trace()) / min(self._rows, columns)
         if self._unit <= ROUNDING * size:  # all rows are equal
             scatter_DD = 0 * scatter_DD
             self._unit = 1.0
         is_small = 1 < columns < PARALLEL_COLUMNS and scatter_DD.device.type == "cpu"
-        self._solver: ShiftedSolver = (
-            Tridiagonal(scatter_DD) if is_small else Factorised(scatter_DD)
-        )
+        self._solver: Tridiagonal | Factorised
+        self._solver = Tridiagonal(scatter_DD) if is_small else Factorised(scatter_DD)
 
-    def solve(self, products_D: Tensor, labels: float, strengths: Floats) -> tuple[Floats, Floats]:
-        """Return weights, (D, S), and intercepts, (S,), for S strengths.
+    def solve(self, products_W: Tensor, strengths: Floats) -> Floats:
+        """Return weights, (W, S), for S strengths.
 
         Parameters
         ----------
-        products_D : Tensor, shape=(D,), dtype=float64
+        products_W : Tensor, shape=(W,), dtype=float64
             Sums of the products of columns and labels.
-        labels : float
-            Sum of the labels.
         strengths : ndarray, shape=(S,)
             In units of the mean eigenvalue of the scatter of the rows.
         """
-        target_D = products_D - labels * self._mean_D
+        labels = float(products_W[-1])
+        target_D = products_W[:-1] - labels * self._mean_D
         weights_DS = self._solver.solve(target_D, strengths * self._unit)
         intercept_S = labels / self._rows - self._mean_D.cpu().numpy() @ weights_DS
-        return weights_DS, intercept_S
-
-
-class ShiftedSolver(Protocol):
-    """Solve a symmetric matrix with S numbers added to its diagonal."""
-
-    def solve(self, target_D: Tensor, shift_S: Floats) -> Floats:
-        """Return the solutions, (D, S)."""
+        return np.vstack([weights_DS, intercept_S])
 
 
 class Factorised:
-    """Factorise a matrix anew per number by Cholesky: the plain way."""
+    """Solve a symmetric matrix with S numbers added to its diagonal, by a Cholesky factor each."""
 
     def __init__(self, matrix_DD: Tensor) -> None:
         self._matrix_DD = matrix_DD
@@ -229,9 +195,9 @@ class Factorised:
 
 
 class Tridiagonal:
-    """A matrix of two or more columns as reflections Q of a tridiagonal T: Q T Q^t, on one core.
+    """Do as `Factorised` on one core, with the matrix as reflections Q of a tridiagonal T: Q T Q^t.
 
-    Reflections leave the first row as it is.
+    It has two or more columns. Reflections leave the first row as it is.
     """
 
     def __init__(self, matrix_DD: Tensor) -> None:
@@ -333,7 +299,7 @@ def fit_linear(
     model: type[LinearModel] = LinearModel,
 ) -> LinearModel:
     """Fit a ridge in which the vectors of some `kinds` have weights."""
-    scalings, blocks = _blocks(training)
+    scalings, blocks = once(training, "blocks", lambda: _blocks(training))
     fit, features = fit_beside_features([blocks[kind] for kind in kinds], training)
     weights = dict(zip(kinds, fit.weights, strict=True))
     sides = {}
@@ -403,22 +369,17 @@ def _inner_error(fit: RidgeFit, training: TrainingRows) -> float:
     return float(np.average(np.square(fit.inner - training.pkd), weights=training.weight))
 
 
-_Blocks: TypeAlias = "tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]"
-"""The scaling of each side, and its block."""
-_BLOCKS: Once[_Blocks] = Once("blocks")
-
-
-def _blocks(training: TrainingRows) -> _Blocks:
-    """Return the scaling of each side and its block, computed once for these rows."""
-    if (known := _BLOCKS.known(training)) is not None:
-        return known
+def _blocks(
+    training: TrainingRows,
+) -> tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]:
+    """Return the scaling of each side and its block."""
     scalings = {}
     blocks = {}
     for kind, side in training.vectors.sides.items():
         scaling = Standardizer.of(side.x_ND, side.index[training.rows], side.widths)
         scalings[kind] = scaling
         blocks[kind] = FeatureBlock(scaling.apply(side.x_ND), side.index.astype(np.int64))
-    return _BLOCKS.keep(training, (scalings, blocks))
+    return scalings, blocks
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
@@ -436,7 +397,8 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     still_censored = pairs.censored.copy()
     still_censored[rows] = 0
     training = replace(training, pairs=replace(pairs, pkd=pkd, censored=still_censored))
-    blocks = [*_blocks(training)[1].values()]
+    _, of_kinds = once(training, "blocks", lambda: _blocks(training))
+    blocks = [*of_kinds.values()]
     sigma = float(bound.std())
     close = CLOSE if pairs.quantity.affinity else CLOSE * max(sigma, LEAST_SIGMA)
     ridge = Ridge(blocks, rows, training.fold, training.device)
@@ -562,7 +524,7 @@ class Ridge:
                 sums.append(self._columns.sums(fit_rows[tested], of_tested))
             total = sum(sums[1:], sums[0])
             # What rounding errors are relative to, also where rows are subtracted.
-            size = float(total.products_DD.trace())
+            size = float(total.diagonal()[:-1].sum())
             self._of_others = list[NormalEquations]()
             # D^2 numbers each, so those of a fold are freed before the next is factorised
             while len(self._folds) > 1 and sums:
@@ -578,27 +540,25 @@ class Ridge:
                 self._columns.times(self._fit_rows[tested], labels_F[tested])
                 for tested in self._folds
             ]
-            products_D = sum(products[1:], products[0])
-            labels = float(labels_F.sum())
+            products_W = sum(products[1:], products[0])
             inner_FS = np.full((len(y_F), len(STRENGTHS)), y_F.mean())
             for k, equations in enumerate(self._of_others):
                 tested = self._folds[k]
-                labels_of_others = labels - float(labels_F[tested].sum())
-                solved = equations.solve(products_D - products[k], labels_of_others, STRENGTHS)
-                inner_FS[tested] = self._columns.predict(*solved, self._fit_rows[tested])
+                weights_WS = equations.solve(products_W - products[k], STRENGTHS)
+                inner_FS[tested] = self._columns.predict(weights_WS, self._fit_rows[tested])
             error = ((inner_FS - y_F[:, None]) ** 2 * self._weight_F[:, None]).sum(0)
             # Among equals the strongest, which gives the mean for a single fold or pure noise.
             best = len(STRENGTHS) - 1 - int(np.argmin(error[::-1]))
-            weights_DS, intercept_S = self._of_all.solve(products_D, labels, STRENGTHS[[best]])
-            parts = np.split(weights_DS[:, 0], np.cumsum(self._widths)[:-1])
+            weights_W = self._of_all.solve(products_W, STRENGTHS[[best]])[:, 0]
+            parts = np.split(weights_W[:-1], np.cumsum(self._widths)[:-1])
             weights = []
             for weight_R, basis in zip(parts, self._bases, strict=True):
                 weights.append(weight_R if basis is None else basis @ weight_R)
-            return RidgeFit(weights, float(intercept_S[0]), inner_FS[:, best])
+            return RidgeFit(weights, float(weights_W[-1]), inner_FS[:, best])
 
 
 class _Columns:
-    """Hold the joined columns of blocks on a device, and sum over their rows."""
+    """Hold the joined columns of blocks on a device, then a 1, and sum over their rows."""
 
     def __init__(self, blocks: Sequence[FeatureBlock], device: torch.device | None) -> None:
         import torch  # here: commands that fit no ridge start without torch
@@ -613,8 +573,8 @@ class _Columns:
 
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
-    def sums(self, rows: Ints, weight: Floats | None = None) -> Sums:
-        """Sum over joined rows, (R,), each as often as its weight, (R,), says."""
+    def sums(self, rows: Ints, weight: Floats | None = None) -> Tensor:
+        """Sum products of columns over rows, (R,), each as often as its weight says: (W, W)."""
         import torch
 
         at = self._tensor(rows)
@@ -625,12 +585,12 @@ class _Columns:
             for j, right in enumerate(seen[: i + 1]):
                 grid[i][j] = _sum_products(left, right, weight_R)
                 grid[j][i] = grid[i][j].T
-        products_DD = torch.cat([torch.cat(line, dim=1) for line in grid])
-        counted_R = np.ones(len(rows)) if weight is None else weight
-        return Sums(products_DD, self.times(rows, counted_R), float(counted_R.sum()))
+        sums_W = self.times(rows, np.ones(len(rows)) if weight is None else weight)
+        sums_DW = torch.cat([*(torch.cat(line, dim=1) for line in grid), sums_W[None, :-1]])
+        return torch.cat([sums_DW, sums_W[:, None]], dim=1)
 
     def times(self, rows: Ints, value_R: Floats) -> Tensor:
-        """Sum joined rows, (R,), times a value of each: (D,) in float64."""
+        """Sum joined rows, (R,), times a value of each: (W,) in float64."""
         import torch
 
         at = self._tensor(rows)
@@ -644,21 +604,20 @@ class _Columns:
                 part = slice(start, start + CHUNK)
                 total += of_used[part] @ table[used[part]].double()
             sums.append(total)
-        return torch.cat(sums)
+        return torch.cat([*sums, values.sum()[None]])
 
-    def predict(self, weights_DS: Floats, intercept_S: Floats, rows: Ints) -> Floats:
+    def predict(self, weights_WS: Floats, rows: Ints) -> Floats:
+        """Predict joined rows, (R,): (R, S)."""
         import torch
 
         at = self._tensor(rows)
-        start = 0
-        predicted = self._tensor(np.tile(intercept_S, (len(rows), 1)))
-        weights = self._tensor(weights_DS)
-        for table, index in self.blocks:
-            block_weights = weights[start : start + table.shape[1]]
+        widths = [table.shape[1] for table, _ in self.blocks]
+        *weights, intercept_1S = torch.split(self._tensor(weights_WS), [*widths, 1])
+        predicted = intercept_1S.repeat(len(rows), 1)
+        for (table, index), block_weights in zip(self.blocks, weights, strict=True):
             used, of_row = index[at].unique(return_inverse=True)  # type: ignore[no-untyped-call]
             chunks = [table[some].double() @ block_weights for some in used.split(CHUNK)]
             predicted += torch.cat(chunks)[of_row]
-            start += table.shape[1]
         return np.asarray(predicted.cpu())
 
 

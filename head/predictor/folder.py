@@ -611,7 +611,12 @@ def _held_out_errors(pkd: Floats, regime: WeighedRegime) -> Floats:
 
 
 def store_of_run(run: Path) -> Path | None:
-    """Return the store that a run was trained from; None if it is unknown or does not exist.
+    """Return the store that a run was trained from; None if it is unknown or does not exist."""
+    return _find_store(run)[0]
+
+
+def _find_store(run: Path) -> tuple[Path | None, str]:
+    """Return the store that a run was trained from, or None and why there is none.
 
     Of two, it is the one in the same place relative to the run: both may have been copied.
     """
@@ -620,30 +625,25 @@ def store_of_run(run: Path) -> Path | None:
         recorded = Path(record["store"])
         beside = run / record["store_from_run"]
         if recorded.exists() and beside.exists() and recorded.samefile(beside):
-            return recorded  # without the way up from the run
-        return next((place for place in (beside, recorded) if place.exists()), None)
+            return recorded, ""  # without the way up from the run
+        store = next((place for place in (beside, recorded) if place.exists()), None)
     # the run may be anybody's, and its config.json may have anything in these fields
     except (OSError, DamagedFile, ValueError, KeyError, TypeError):
-        return None
+        return None, "the store that the run was trained from is not known"
+    if store is not None:
+        return store, ""
+    shown = quoted(str(recorded))
+    return None, f"the run was trained from {shown}, which does not exist (moved or renamed?)"
 
 
 def _usable_store(run: Path) -> tuple[Path | None, str]:
     """Return the store that a run was trained from, or None and why it is not used."""
-    store = store_of_run(run)
-    if store is None:
-        try:
-            recorded = quoted(str(Path(read_json(run / "config.json")["store"])))
-        except (OSError, DamagedFile, ValueError, KeyError, TypeError):
-            return None, "the store that the run was trained from is not known"
-        return (
-            None,
-            f"the run was trained from {recorded}, which does not exist (moved or renamed?)",
-        )
-    if not _is_near(store, run):
+    store, why = _find_store(run)
+    if store is not None and not _is_near(store, run):
         # a run may be somebody else's: it does not choose where vectors are written
-        why = "which is neither near the run nor in the current folder"
-        return None, f"the run was trained from {quoted(str(store))}, {why}"
-    return store, ""
+        where = "which is neither near the run nor in the current folder"
+        return None, f"the run was trained from {quoted(str(store))}, {where}"
+    return store, why
 
 
 def _is_near(store: Path, run: Path) -> bool:

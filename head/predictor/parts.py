@@ -51,13 +51,13 @@ from abag.head.models.pair_vectors import (
 from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import (
-    SUBSTITUTIONS,
+    RESIDUE_KERNEL,
     common_reference,
     find_residue_sides,
     residue_training,
 )
 from abag.head.models.ridge import FeatureBlock, fit_ridge
-from abag.head.regimes.relations import distance_to_parent
+from abag.head.regimes.relations import distance_to_consensus
 from abag.head.regimes.splits import REGIMES, Split, grouped_folds
 
 if TYPE_CHECKING:
@@ -176,10 +176,9 @@ def with_searches(
     criteria = [criterion for name, criterion in CRITERIA.items() if name in models]
     if criteria:
         wanted[VECTORS] = (every, {}, criteria)
-    for name in SUBSTITUTIONS:
-        if name in models:
-            _, features, views = residue_training(every, name)
-            wanted[name] = (features, views, ["error"])
+    if RESIDUE_KERNEL in models:
+        _, features, views = residue_training(every)
+        wanted[RESIDUE_KERNEL] = (features, views, ["error"])
     searches = []
     choices = {}
     for columns, (features, views, criteria) in wanted.items():
@@ -660,7 +659,7 @@ def count_mutations(pairs: LabelledPairs) -> Ints | None:
     chains = pairs.table.antibodies.chains
     if common_reference(chains, pairs.antibody) is None:
         return None
-    return distance_to_parent(chains, np.zeros(len(chains), np.int64))
+    return distance_to_consensus(chains)
 
 
 def predict_baselines(inputs: BaselineInputs) -> dict[str, Floats]:
@@ -688,22 +687,6 @@ def _assay_mean(inputs: BaselineInputs) -> Floats | None:
 
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:
     return None if inputs.mutations is None else inputs.ridge(inputs.mutations)
-
-
-def _parent_distance(inputs: BaselineInputs) -> Floats | None:
-    """Fit a ridge on the edits from the consensus of the nearest training antibody's cluster."""
-    pairs = inputs.pairs
-    nearest = inputs.nearest
-    if nearest is None or pairs.antibody_cluster is None:
-        return None
-    cluster = np.zeros(len(nearest), np.int64)
-    cluster[pairs.antibody] = pairs.antibody_cluster
-    parent = cluster[nearest]
-    is_trained = nearest == np.arange(len(nearest))
-    if len(distinct(parent)) == 1:
-        return None
-    edits = distance_to_parent(pairs.table.antibodies.chains, parent, is_trained)
-    return inputs.ridge(np.minimum(edits, edits[is_trained].max()))
 
 
 def _features_ridge(inputs: BaselineInputs) -> Floats | None:
@@ -742,7 +725,6 @@ BASELINES: dict[str, Callable[[BaselineInputs], Floats | None]] = {
     "assay_mean": _assay_mean,
     "features_ridge": _features_ridge,
     "mutation_count": _mutation_count,
-    "parent_distance": _parent_distance,
     "nearest_antibody": _nearest_antibody,
 }
 """Predicted pKd of every pair, (P,), by name; None where a baseline does not apply."""

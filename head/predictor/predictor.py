@@ -210,14 +210,6 @@ class VectorSpec:
         return sum(view.width for view in self.views) or 1
 
 
-def _fingerprints(store: Store | None) -> set[str]:
-    """Return the fingerprints of the encoders of which a store has a folder."""
-    if store is None:
-        return set()
-    folders = [*store.folders("antibody"), *store.folders("antigen")]
-    return {folder.fingerprint for folder in folders}
-
-
 def existing_store(path: Path) -> Store | None:
     """Open a store; None if there is nothing but what a killed process leaves."""
     empty = not path.exists() or (path.is_dir() and all(map(is_partial, path.iterdir())))
@@ -313,11 +305,12 @@ class Predictor:
         DataFrame
             One row per pair, with ``pkd_predicted``, ``sigma``, ``sigma_model`` (the part of sigma
             that is no noise; all in pKd), ``regime`` (what is new about the pair), ``far`` (bool:
-            no regime that was measured covers the pair), ``why_far``, ``nearest`` (names of the
-            nearest training sequences, or the rows that have them first) and ``distance`` (residues
-            that differ from these; missing where a sequence has no relative in training). A run of
-            another quantity than an affinity gives ``predicted`` in place of ``pkd_predicted``, all
-            in its unit. Its index is that of the Series that were given.
+            no regime that was measured covers the pair, or it is further from training than 95 %
+            of the tested ones), ``why_far``, ``nearest`` (names of the nearest training sequences,
+            or the rows that have them first) and ``distance`` (residues that differ from these;
+            missing where a sequence has no relative in training). A run of another quantity than an
+            affinity gives ``predicted`` in place of ``pkd_predicted``, all in its unit. Its index
+            is that of the Series that were given.
 
         Raises
         ------
@@ -334,8 +327,8 @@ class Predictor:
         AbagError
             If a sequence is invalid, or an encoder is not the one of the run.
         """
-        heavies, lights, antigens = _broadcast(heavy=heavy, light=light, antigen=antigen)
-        index = _shared_index(heavy, light, antigen, features)
+        columns, index = _paired(features, heavy=heavy, light=light, antigen=antigen)
+        heavies, lights, antigens = columns
         is_alone = "antigen" not in self.kinds
         if is_alone and any(antigens):
             msg = (
@@ -452,14 +445,11 @@ class Predictor:
             of_parts, variance = self.parts.predict_with_variance(pairs, weighed, varied)
             parts = {part: predicted[of_pair] for part, predicted in of_parts.items()}
             variance = variance[of_pair]
-            pkd = np.zeros(len(variance))
+            pkd = self.mix(parts, regimes)
             sigma = np.zeros(len(variance))
             of_model = np.zeros(len(variance))
             for name, mixture in mixtures.items():
                 rows = regimes.used == name
-                pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
-                far = rows & regimes.is_far
-                pkd[far] = mixture.pulled(pkd[far])
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
                 of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
             if not self.quantity.classes:
@@ -486,6 +476,17 @@ class Predictor:
         if self.quantity.classes:
             scores = scores.assign(**self._probabilities(pkd, regimes.used))
         return scores, regimes
+
+    def mix(self, parts: Mapping[str, Floats], regimes: FoundRegimes) -> Floats:
+        """Mix what the parts predict of P pairs, (P,) each in pKd, by the regime of each pair."""
+        pkd = np.zeros(len(regimes.used))
+        for name in set(regimes.used.tolist()):
+            mixture = self.regimes[name].mixture
+            rows = regimes.used == name
+            pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
+            far = rows & regimes.is_far
+            pkd[far] = mixture.pulled(pkd[far])
+        return pkd
 
     def _probabilities(self, expected: Floats, used: NDArray[np.object_]) -> dict[str, Floats]:
         """Return the probability of the highest class of P pairs, and its interval, by column.
@@ -638,89 +639,56 @@ class Predictor:
         counts: dict[Kind, SequenceCounts] = {}
         for sequences in sides:
             lacking = np.flatnonzero(self.missing(store, sequences.kind, sequences.keys)).tolist()
-            new[sequences.kind] = [sequences.chains[n] for n in lacking]
             counts[sequences.kind] = {
                 "unique": len(sequences.keys),
                 "reused": len(sequences.keys) - len(lacking),
                 "encoded": len(lacking),
             }
-        if self.embed is not None and any(new.values()):
-            # tables hold pairs: any antibody and antigen fill up the shorter list
-            rows = max(map(len, new.values()))
-            chains: dict[Kind, list[Chains]] = {}
-            for sequences in sides:
-                if sequences.kind in self.kinds:
-                    lacking_chains = new[sequences.kind]
-                    filling = sequences.chains[:1] * (rows - len(lacking_chains))
-                    chains[sequences.kind] = lacking_chains + filling
+            if lacking:
+                new[sequences.kind] = [sequences.chains[n] for n in lacking]
+        if self.embed is not None and new:
             parts = []
-            for kind, count in counts.items():
-                if count["encoded"]:
-                    parts.append(f"{counted(count['encoded'], kind)} with {self.spec(kind).name}")
+            for kind, chains in new.items():
+                parts.append(f"{counted(len(chains), kind)} with {self.spec(kind).name}")
             say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
             given = {name: value for name, value in options.items() if value is not None}
-            self._embed(table_of(chains), path, given)
+            with reporting(details=False):  # which encoders, and how many sequences, has been said
+                for kind, chains in new.items():
+                    self._embed(kind, chains, path, given)
         return counts
 
-    def _embed(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
+    def _embed(
+        self, kind: Kind, chains: Sequence[Chains], store: Path, given: Mapping[str, Any]
+    ) -> None:
+        """Encode sequences of one kind with each encoder of the run, as the run encoded its own."""
         assert self.embed is not None
-        caller_options = dict(options)
-        encoders = {kind: self.spec(kind).encoders for kind in self.kinds}
-        with reporting(details=False):  # which encoders, and how many sequences, has been said
-            # each call takes one encoder per side; what is stored already is not encoded again
-            for n in range(max(map(len, encoders.values()))):
-                used = {
-                    kind: of_kind[min(n, len(of_kind) - 1)] for kind, of_kind in encoders.items()
-                }
-                fingerprints = {kind: view.fingerprint for kind, view in used.items()}
-                options_of_run: dict[str, Any] = {"fingerprints": fingerprints}
-                for kind, view in used.items():
-                    options_of_run[f"{kind}_encoder"] = view.origin
-                if antigen := used.get("antigen"):
-                    # of "window-1022", window; "whole" is of an encoder without a longest chain
-                    long = antigen.long.partition("-")[0].replace("whole", "window")
-                    options_of_run["long_antigens"] = long
-                else:
-                    options_of_run["no_antigen"] = True
-                if layers := self._layers([*used.values()], existing_store(store)):
-                    options_of_run["layers"] = layers
-                if n == 0:  # places of encoders and adapters are those of the first views
-                    options_of_run |= {
-                        f"{kind}_adapter": path for kind, path in self.adapters.items()
-                    }
-                    self._begin_logliks(table, store, options_of_run | caller_options)
-                else:
-                    for kind in used:
-                        caller_options.pop(f"{kind}_encoder", None)
-                self.embed(table, store, **options_of_run | caller_options)
+        of_all = {name: given[name] for name in given if not name.endswith("_encoder")}
+        for number, encoder in enumerate(self.spec(kind).encoders):
+            options: dict[str, Any] = {"kind": kind, "fingerprints": {kind: encoder.fingerprint}}
+            options[f"{kind}_encoder"] = encoder.origin
+            if number == 0:  # places of encoders and adapters are those of the first views
+                options[f"{kind}_encoder"] = given.get(f"{kind}_encoder", encoder.origin)
+                options[f"{kind}_adapter"] = self.adapters.get(kind)
+            if kind == "antigen":
+                # of "window-1022", window; "whole" is of an encoder without a longest chain
+                options["long_antigens"] = encoder.long.partition("-")[0].replace("whole", "window")
+            opened = existing_store(store)
+            folders = [] if opened is None else opened.folders(kind)
+            if encoder.fingerprint not in {folder.fingerprint for folder in folders}:
+                # a folder keeps the layers and likelihoods that it was made with
+                options["layers"] = self._layers(kind, encoder.fingerprint) or None
+                options["loglik"] = (number == 0 and self._reads_likelihoods(kind)) or None
+            self.embed(table_of({kind: chains}), store, **options, **of_all)
 
-    def _begin_logliks(self, table: pd.DataFrame, store: Path, options: Mapping[str, Any]) -> None:
-        """Encode the sides whose likelihoods the run reads, where a store has no vectors yet."""
-        assert self.embed is not None
-        for kind in self._without_likelihoods(existing_store(store)):
-            other = "antigen" if kind == "antibody" else "antibody"
-            options_of_side = dict(options)
-            options_of_side.pop(f"{other}_adapter", None)
-            self.embed(table, store, kind=kind, loglik=True, **options_of_side)
+    def _layers(self, kind: Kind, fingerprint: str) -> tuple[int, ...]:
+        """Return the layers of an encoder that the run reads."""
+        views = [view for view in self.spec(kind).views if view.fingerprint == fingerprint]
+        layers = [view.pooling.partition("@")[2] for view in views]
+        return tuple(sorted({int(layer) for layer in layers if layer}))
 
-    def _without_likelihoods(self, store: Store | None) -> list[Kind]:
-        """Return the kinds whose likelihoods the run reads, and that a store has no folder of."""
-        numbers = () if self.features is None else self.features.numbers
-        begun = _fingerprints(store)
-        kinds = [LOGLIKS[column.name] for column in numbers if column.head]
-        return [kind for kind in kinds if self.spec(kind).fingerprint not in begun]
-
-    def _layers(self, encoders: Sequence[ViewSpec], store: Store | None) -> tuple[int, ...]:
-        """Return the layers to encode for folders of these encoders that the store lacks."""
-        # a folder keeps the layers that it was made with
-        new = {spec.fingerprint for spec in encoders} - _fingerprints(store)
-        layers = set()
-        for kind in self.kinds:
-            for view in self.spec(kind).views:
-                _, _, layer = view.pooling.partition("@")
-                if layer and view.fingerprint in new:
-                    layers.add(int(layer))
-        return tuple(sorted(layers))
+    def _reads_likelihoods(self, kind: Kind) -> bool:
+        columns = () if self.features is None else self.features.numbers
+        return any(column.head and LOGLIKS[column.name] == kind for column in columns)
 
     def resolve_store(self, given: Path | str | None) -> Path:
         """Return the given store, or else the store of the run."""
@@ -836,58 +804,45 @@ class Scorer:
         return self.score(*index, features=features).scores
 
 
-def _broadcast(**chains: Iterable[str] | str | None) -> list[list[str]]:
-    """Repeat single strings to the length of the lists; None stands for absent chains."""
-    lists = {}
+def _paired(
+    features: object, **chains: Iterable[str] | str | None
+) -> tuple[list[list[str]], pd.Index | None]:
+    """Return the chains of each pair, and the index of the Series that hold any; None without one.
+
+    A single string is that of all pairs. Lists are paired by place, so that Series of different
+    rows are refused.
+    """
+    lists: dict[str, list[str]] = {}
     for name, sequences in chains.items():
-        if isinstance(sequences, pd.DataFrame):
+        if isinstance(sequences, pd.DataFrame) or not isinstance(sequences, Iterable | None):
+            shown = "a DataFrame" if isinstance(sequences, pd.DataFrame) else repr(sequences)
             msg = (
-                f"predict: {name} is a DataFrame; expected sequences. Pass its columns, or the "
-                "table to abag.predict(table, run=..., out=...)."
+                f"predict: {name} is {shown}; expected a sequence, or a list of them. Of a table, "
+                "pass its columns, or the table to abag.predict(table, run=..., out=...)."
             )
             raise SequenceError(msg)
-        if sequences is None or isinstance(sequences, str):
-            continue
-        if not isinstance(sequences, Iterable):
-            msg = f"predict: {name} is {sequences!r}; expected a sequence, or a list of them."
-            raise SequenceError(msg)
-        lists[name] = list(sequences)
-    lengths = {len(sequences) for sequences in lists.values()}
-    if len(lengths) > 1:
-        lengths_given = ", ".join(f"{len(sequences)} {name}" for name, sequences in lists.items())
-        msg = (
-            f"predict: {lengths_given}; expected lists of equal length, or one string for all "
-            "pairs."
-        )
+        if sequences is not None and not isinstance(sequences, str):
+            lists[name] = list(sequences)
+    if len({len(sequences) for sequences in lists.values()}) > 1:
+        lengths = ", ".join(f"{len(sequences)} {name}" for name, sequences in lists.items())
+        msg = f"predict: {lengths}; expected lists of equal length, or one string for all pairs."
         raise SequenceError(msg)
-    rows = lengths.pop() if lengths else 1
+    pairs = len(next(iter(lists.values()), [""]))
     columns = []
-    for name, sequences in chains.items():
-        columns.append(lists[name] if name in lists else [str(sequences or "")] * rows)
-    return columns
-
-
-def _shared_index(
-    heavy: object, light: object, antigen: object, features: object
-) -> pd.Index | None:
-    """Return the index of the Series of sequences; None without one.
-
-    Values are paired by their places, so that Series of different rows are refused.
-    """
-    given = {"heavy": heavy, "light": light, "antigen": antigen}
-    series = {name: value for name, value in given.items() if isinstance(value, pd.Series)}
-    if not series:
-        return None  # features alone do not say which pairs these are
-    first, *others = series
-    index = series[first].index
-    beside = {name: series[name] for name in others} | {"features": features}
+    for name, chain in chains.items():
+        columns.append(lists[name] if name in lists else [str(chain or "")] * pairs)
+    beside = chains | {"features": features}
     if isinstance(features, Mapping):
         beside |= {f"features[{name!r}]": values for name, values in features.items()}
+    series = {name: value for name, value in chains.items() if isinstance(value, pd.Series)}
+    if not series:
+        return columns, None  # features alone do not say which pairs these are
+    first, shared = next(iter(series.items()))
     for name, values in beside.items():
-        if isinstance(values, pd.Series | pd.DataFrame) and not values.index.equals(index):
+        if isinstance(values, pd.Series | pd.DataFrame) and not values.index.equals(shared.index):
             msg = (
                 f"predict: {first} and {name} have different indexes; expected the same rows in "
                 "the same order. Pass columns of one table, or lists, which are paired by place."
             )
             raise SequenceError(msg)
-    return index
+    return columns, shared.index

@@ -335,17 +335,24 @@ def refuse_antigen(options: ReferenceOptions) -> None:
 
 
 def check_table_out(
-    out: Path | None, *more: Path, sources: Sequence[TableLike | None], force: bool
+    out: Path | None,
+    *more: Path,
+    sources: Sequence[TableLike | None],
+    force: bool,
+    option: str = "--out",
 ) -> None:
-    """Refuse a table, and `more` files, that cannot be written, before anything is read."""
+    """Refuse a table that cannot be written, before anything is read.
+
+    `more` files are written beside it, and `sources` are what the command reads and writes, too.
+    """
     if out is None:
         return
     check_writable(out)
-    flat: list[OneTable | None] = []
+    others: list[OneTable | None] = []
     for source in sources:
-        flat += [None] if source is None else tables_of(source)
+        others += [None] if source is None else tables_of(source)
     for path in (out, *more):
-        if why := why_not_writable(path, flat, force=force):
+        if why := why_not_writable(path, others, force=force, option=option):
             raise OutputError(why)
 
 
@@ -643,10 +650,8 @@ def predict(
         check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
         explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
-        check_table_out(explained, sources=(table, chosen.cross), force=chosen.force)
-        if explained is not None and out is not None and explained.resolve() == out.resolve():
-            msg = f"{out}: --explain and --out name one file; expected two. Choose another."
-            raise OutputError(msg)
+        others = (table, chosen.cross, out)
+        check_table_out(explained, sources=others, force=chosen.force, option="--explain")
         quantity = predictor.quantity
         quantity.check_strong(chosen.strong)
         chosen = _fitting(chosen, predictor)
@@ -784,9 +789,13 @@ def predict_pair(
     *,
     antigen: str | None = None,
     strong: float | None = None,
+    sequences: Sequence[str] = (),
     **options: Any,  # noqa: ANN401 - the options of Predictor.predict
 ) -> dict[str, Any]:
-    """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime."""
+    """Predict one pair, see `Predictor.predict`, and say what the run has shown for its regime.
+
+    The antigen may be a name in the files `sequences`, or else in those of the run.
+    """
     quantity = predictor.quantity
     if antigen is None and predictor.layout.antigen:
         antigen = predictor.layout.antigen
@@ -795,8 +804,8 @@ def predict_pair(
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
     if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
-        files = tuple(file.path for file in predictor.layout.sequences if not file.why_not())
-        antigen = read_antigen(antigen, files)
+        of_run = [path for path in predictor.layout.sequences if Path(path).exists()]
+        antigen = read_antigen(antigen, sequences or of_run)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise PredictionError(msg)
@@ -884,8 +893,6 @@ ROUNDING = 2e-5
 """Share of a pKd of 5 or more that its rounding to 4 digits after the point changes at most."""
 LEAST_EQUAL = 10
 """Pairs of a regime that must have the same prediction: of fewer this may be chance."""
-LARGE_SHARE = 0.25
-"""Share of all pairs that must have the same prediction, whatever their regimes."""
 UNRANKED = "the run cannot rank them"
 """End of a sentence about pairs with the same prediction."""
 
@@ -898,33 +905,35 @@ def is_negligible(low: float, high: float, sigma: float) -> bool:
 def equal_groups(mean: Floats, sigma: Floats, groupings: Sequence[Ints] = ()) -> Ints:
     """Number the groups of pairs that have the same prediction, (R,); -1 is in none.
 
-    All pairs are one group, or else those of a group of a grouping, (R,) each, or else a large
-    share of the pairs.
+    All pairs are one group, or else those of a group of a grouping, (R,) each.
     """
     if not len(mean) or is_negligible(mean.min(), mean.max(), float(np.median(sigma))):
         return np.zeros(len(mean), np.int64)
     number = np.full(len(mean), -1)
-    values = pd.DataFrame({"mean": mean, "sigma": sigma})
     for grouping in groupings:
-        grouped = values.groupby(grouping)
-        size = grouped.size()
-        sigmas = grouped["sigma"].median()
-        low = grouped["mean"].min()
-        high = grouped["mean"].max()
-        limit = np.maximum(NEGLIGIBLE * sigmas, ROUNDING * np.maximum(low.abs(), high.abs()))
-        same = size.index[(size >= LEAST_EQUAL) & (high - low <= limit)]
-        _extend(number, np.asarray(grouping), same.to_numpy())
-    place = np.round(mean / (ROUNDING * np.abs(mean).max()))
-    of_place, count = np.unique(place[number < 0], return_counts=True)
-    _extend(number, place, of_place[count > max(2, LARGE_SHARE * len(mean))])
+        ranges = _ranges(mean, sigma, grouping)
+        same = ranges.index[_hold_one_value(ranges)]
+        rows = np.flatnonzero((number < 0) & np.isin(grouping, same))
+        _, number_of_same = np.unique(grouping[rows], return_inverse=True)
+        number[rows] = number.max(initial=-1) + 1 + number_of_same
     return number
 
 
-def _extend(number: Ints, group: Floats | Ints, same: Floats | Ints) -> None:
-    """Number the rows of the groups `same` that have no number yet, in place."""
-    rows = np.flatnonzero((number < 0) & np.isin(group, same))
-    _, number_of_same = np.unique(group[rows], return_inverse=True)
-    number[rows] = number.max(initial=-1) + 1 + number_of_same
+def _ranges(
+    mean: Floats | pd.Series, sigma: Floats | pd.Series, group: Ints | pd.Series
+) -> pd.DataFrame:
+    """Return the rows of each group, the range of their predictions and the sum of their sigmas."""
+    values = pd.DataFrame({"mean": mean, "sigma": sigma})
+    return values.groupby(group, observed=True).agg(
+        rows=("sigma", "size"), low=("mean", "min"), high=("mean", "max"), sigma=("sigma", "sum")
+    )
+
+
+def _hold_one_value(ranges: pd.DataFrame) -> pd.Series:
+    """Return which groups are of enough rows, all with the same prediction."""
+    size = np.maximum(ranges["low"].abs(), ranges["high"].abs())
+    limit = np.maximum(NEGLIGIBLE * ranges["sigma"] / ranges["rows"], ROUNDING * size)
+    return (ranges["rows"] >= LEAST_EQUAL) & (ranges["high"] - ranges["low"] <= limit)
 
 
 class SamePredictions:
@@ -937,12 +946,7 @@ class SamePredictions:
 
     def add(self, scores: pd.DataFrame) -> None:
         """Add rows with ``regime``, ``pkd_predicted`` and ``sigma``."""
-        ranges = scores.groupby("regime", observed=True).agg(
-            rows=("sigma", "size"),
-            low=("pkd_predicted", "min"),
-            high=("pkd_predicted", "max"),
-            sigma=("sigma", "sum"),
-        )
+        ranges = _ranges(scores["pkd_predicted"], scores["sigma"], scores["regime"])
         self._parts.append(ranges.rename(index=str))
 
     @property
@@ -964,13 +968,9 @@ class SamePredictions:
     @property
     def regimes(self) -> dict[str, int]:
         """Count the rows of the regimes in which no two rows have different predictions."""
-        can_rank = self.can_rank
-        same = {}
-        for name, rows, low, high, sigma in self._ranges.itertuples():
-            is_one_value = rows >= LEAST_EQUAL and is_negligible(low, high, sigma / rows)
-            if is_one_value or not can_rank:
-                same[name] = rows
-        return same
+        ranges = self._ranges
+        same = ranges[_hold_one_value(ranges)] if self.can_rank else ranges
+        return {str(name): int(rows) for name, rows in same["rows"].items()}
 
     def describe(self, noun: str) -> list[str]:
         """Say of which rows, called `noun`, the predictions are the same."""

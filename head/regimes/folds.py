@@ -25,7 +25,6 @@ from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.columns import quote_names
 from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import read_texts
 from abag.head.labels.options import SplitOptions
@@ -735,7 +734,11 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     # sorted: the folds do not depend on the order of the rows
     group, names = pd.factorize(values, sort=True)
     splits = _hold_out([group.astype(np.int64)], options, table.level)
-    say(f"split: column {column!r}: no train or test in it; {_describe_held_out(splits, names)}")
+    held_out = f"no train or test in it; its {len(names):,} values are groups"
+    if "" in names:
+        empty = int((group == names.get_loc("")).sum())
+        held_out += f", one of them {counted(empty, 'pair')} with an empty cell"
+    say(f"split: column {column!r}: {held_out}")
     return splits
 
 
@@ -775,20 +778,6 @@ def _refuse_other_names(table: SequenceTable, column: str, parts: pd.Series[Any]
         raise SplitError(msg)
 
 
-def _describe_held_out(splits: Sequence[Split], names: pd.Index) -> str:
-    """Say that the values of a column are groups, and which of them are tested."""
-    text = f"its {len(names):,} values are groups"
-    if "" in names:
-        empty = int((splits[0].group == names.get_loc("")).sum())
-        text += f", one of them {counted(empty, 'pair')} with an empty cell"
-    if len(splits) > 1:
-        return f"{text}, held out in {len(splits)} folds"
-    test_groups = distinct(splits[0].group[splits[0].rows(TEST)])
-    tested = names[test_groups]
-    more = ", ..." if len(tested) > 3 else ""
-    return f"{text}; the test part is {quote_names(tested[:3])}{more}"
-
-
 def split_by_file(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
     """Use the parts of a split file, which has to hold the same pairs."""
     path = user_path(options.split_value, "--split file")
@@ -809,8 +798,6 @@ def _with_validation_part(split: Split, groups: PairGroups, where: str) -> Split
     group = split.group
     held_out = "groups of the split"
     for kind in ("antigen", "antibody"):
-        if not groups.are_clustered(kind):
-            continue
         clusters = groups.of_method(kind)
         if not np.isin(clusters[split.rows(TEST)], clusters[split.rows(TRAIN)]).any():
             group = clusters

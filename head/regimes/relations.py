@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Ints
 from abag.core.files import cache_dir, load_cached, store_cached
-from abag.embed.tables.chains import CHAIN_ROLES, Chains, Kind, position_number
+from abag.embed.tables.chains import CHAIN_ROLES, KINDS, Chains, Kind, position_number
 from abag.embed.tables.numbering import Numbered, number_antibodies
 from abag.head.regimes.similar import (
     BITS_PER_EDIT,
@@ -74,8 +74,6 @@ SHORTEST = 8
 """Shortest peptide that is looked for: shorter ones occur in unrelated proteins by chance."""
 KNOWN_ANTIGEN = 0.9
 """Identity to a training antigen from which an antigen is known."""
-MANY_SEQUENCES: Mapping[Kind, int] = {"antibody": 150_000, "antigen": 5_000}
-"""Above this, clustering takes minutes: it is left out where nothing needs it."""
 CLUSTERS_VERSION = 2
 """Raise when the clusters change, so that cached ones are not used."""
 
@@ -88,8 +86,6 @@ class PairGroups:
     options: SplitOptions
     cache: Path | None = None
     """Folder of cached clusters; None: they are not kept."""
-    tells_regimes: bool = False
-    """Whether what is new about pairs is told, for which all sequences are clustered."""
 
     @cached_property
     def pair(self) -> Ints:
@@ -136,34 +132,31 @@ class PairGroups:
         groups: Ints = getattr(self, "pair" if method == "random" else method)
         return groups
 
-    def are_clustered(self, kind: Kind) -> bool:
-        """Return whether sequences of a kind are clustered: it is needed, or takes no minutes."""
-        n_sequences = len(self.pairs.table.sequences[kind].keys)
-        is_needed = self.tells_regimes or self.options.split_name in ("auto", kind, "both")
-        return is_needed or n_sequences <= MANY_SEQUENCES[kind]
-
     def levels(self) -> dict[str, dict[str, Ints]]:
         """Return the group of each pair by kind (or ``pair``) and closeness, for leaks."""
-        result = {"pair": {"exact": self.pair}}
-        for kind in MANY_SEQUENCES:
-            result[kind] = {"exact": self.pairs.index(kind)}
-        clustered = [kind for kind in MANY_SEQUENCES if self.are_clustered(kind)]
-        if "antibody" in clustered:
-            result["antibody"][f"{self.options.antibody_identity:g}"] = self.antibody
-            result["antibody"]["clone"] = self.clones
-        if "antigen" in clustered:
-            result["antigen"][f"{KNOWN_ANTIGEN:g}"] = self.near_antigen
-            result["antigen"][f"{self.options.antigen_identity:g}"] = self.antigen
-        if len(clustered) == 2:
-            # group numbers are below the number of pairs, so that no two cells share one
-            result["pair"]["near"] = self.antibody * len(self.antigen) + self.antigen
-        return result
+        antibody_identity = f"{self.options.antibody_identity:g}"
+        antigen_identity = f"{self.options.antigen_identity:g}"
+        # group numbers are below the number of pairs, so that no two cells share one
+        near = self.antibody * len(self.antigen) + self.antigen
+        return {
+            "pair": {"exact": self.pair, "near": near},
+            "antibody": {
+                "exact": self.pairs.antibody,
+                antibody_identity: self.antibody,
+                "clone": self.clones,
+            },
+            "antigen": {
+                "exact": self.pairs.antigen,
+                f"{KNOWN_ANTIGEN:g}": self.near_antigen,
+                antigen_identity: self.antigen,
+            },
+        }
 
     def cluster_sizes(self) -> dict[str, dict[str, dict[str, float]]]:
         """Count the clusters by kind and closeness, and the share of the pairs in the largest."""
         result: dict[str, dict[str, dict[str, float]]] = {}
         levels = self.levels()
-        for kind in MANY_SEQUENCES:
+        for kind in KINDS:
             result[kind] = {}
             for closeness, labels in levels[kind].items():
                 sizes = np.bincount(number_by_appearance(labels))
@@ -174,8 +167,7 @@ class PairGroups:
     @cached_property
     def peptides(self) -> Ints:
         """Find unique antigens of which the first is a peptide of the second, (K, 2)."""
-        is_small = self.are_clustered("antigen")
-        return contained_peptides(self.pairs.table.antigens.chains if is_small else ())
+        return contained_peptides(self.pairs.table.antigens.chains)
 
     @cached_property
     def _clones(self) -> Ints:
@@ -464,21 +456,13 @@ def contained_peptides(antigens: Sequence[Chains]) -> Ints:
     return np.array(sorted(contained), np.int64).reshape(-1, 2)
 
 
-def distance_to_parent(
-    antibodies: Sequence[Chains], clusters: Ints, known: Bools | None = None
-) -> Ints:
-    """Count the edits between each antibody and the consensus of its cluster, (N,).
-
-    The consensus is that of the `known` antibodies, of which every cluster has one.
-    """
+def distance_to_consensus(antibodies: Sequence[Chains]) -> Ints:
+    """Count the edits between each antibody and the consensus of all, (N,)."""
     distance = np.zeros(len(antibodies), np.int64)
-    is_known = np.ones(len(antibodies), np.bool_) if known is None else known
     for chain in (0, 1):
         texts = np.array([chains[chain] for chains in antibodies], object)
-        parents = np.empty(len(texts), object)
-        for members in rows_by_group(clusters):
-            parents[members] = consensus(texts[members[is_known[members]]].tolist())
-        distance += whole_distances(texts, parents)
+        reference = np.full(len(texts), consensus(texts.tolist()), object)
+        distance += whole_distances(texts, reference)
     return distance
 
 

@@ -431,7 +431,7 @@ def grouped_folds(
     if len(sizes) < folds:
         msg = (
             f"{folds} folds: the rows form only {counted(len(sizes), 'group')}; "
-            "expected at least one group per fold. Use fewer --folds or another --split."
+            "expected at least one group per fold. Use fewer folds, or another --split."
         )
         raise SplitError(msg)
     rng = np.random.default_rng(seed)
@@ -621,7 +621,6 @@ def apply_adapter_policy(
     folders: Sequence[EncoderFolder],
     *,
     adapter_rows: AdapterRows,
-    allow_leak: bool,
 ) -> list[Split]:
     """Refuse splits that leak through adapters, and exclude the adapters' pairs from training.
 
@@ -630,14 +629,13 @@ def apply_adapter_policy(
     Raises
     ------
     SplitError
-        If held-out pairs leak and `allow_leak` is not set, or no training pair remains.
+        If held-out pairs leak, or no training pair remains.
     """
     adapted = [folder for folder in folders if folder.info.get("adapter")]
     if not adapted:
         return list(splits)
     name = " and ".join(folder.name for folder in adapted)
     rows_of_adapters = [_adapter_rows(folder) for folder in adapted]
-    notes = list[str]()
     are_leaks = np.zeros(len(groups.pairs), np.bool_)
     is_held_out = are_leaks.copy()
     for split in splits:
@@ -645,22 +643,20 @@ def apply_adapter_policy(
             are_leaks |= _leaks(split, groups, rows)
         is_held_out |= np.isin(split.part, (TEST, VALIDATION))
     if are_leaks.any():
-        of_held_out = f"{are_leaks.sum()} of {is_held_out.sum()} validation and test pairs"
-        leaked = f"{of_held_out}, or near-duplicates of them,"
-        if not allow_leak:
-            msg = (
-                f"{name}: {leaked} trained its adapter; expected none. Use the adapter's own split "
-                f"(--split file={adapted[0].path / _ROWS}), adapt again with --split-from this "
-                "split, or use --allow-adapter-leak."
-            )
-            raise SplitError(msg)
-        notes = [f"{leaked} trained the adapter of {name}: the scores measure memorisation."]
+        msg = (
+            f"{name}: {are_leaks.sum()} of {is_held_out.sum()} validation and test pairs, or "
+            "near-duplicates of them, trained its adapter; expected none. Use the adapter's own "
+            f"split (--split file={adapted[0].path / _ROWS}), or adapt again with --split-from "
+            "this split."
+        )
+        raise SplitError(msg)
     used_by_adapters = []
     for rows in rows_of_adapters:
         used_by_adapters.append(_contained(groups.pairs, rows[rows["adapter"] == "train"]))
     used = np.any(used_by_adapters, axis=0)
     trains_on = np.any([split.part == TRAIN for split in splits], axis=0)
     count = int((used & trains_on).sum())
+    notes = list[str]()
     if count and adapter_rows == "train":
         notes.append(
             f"{count} training pairs also trained the adapter of {name}: their vectors depend on "

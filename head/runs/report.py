@@ -40,11 +40,11 @@ from abag.embed.tables.table import read_names
 from abag.head.evaluation.metrics import (
     METRICS,
     MIN_ROWS_PER_ANTIGEN,
+    RanksByGroup,
     average_folds,
     calibration_slope,
     metric_heading,
     rows_to_score,
-    spearman_by_group,
     strong_threshold,
 )
 from abag.head.evaluation.verdicts import (
@@ -403,9 +403,9 @@ def _antigens(exact: pd.DataFrame, names: np.ndarray) -> Series:
     group: Ints = fold * (name.max(initial=0) + 1) + name
     _, first, count = np.unique(group, return_index=True, return_counts=True)
     antigens = pd.DataFrame({"name": names[first], "rows": count})
+    measured = RanksByGroup(exact["pkd"].to_numpy(np.float64), group)
     for column, predicted in (("head", "pkd_predicted"), ("ridge", "ridge")):
-        values = exact[predicted].to_numpy(np.float64)
-        antigens[column] = spearman_by_group(exact["pkd"].to_numpy(np.float64), values, group)
+        antigens[column] = measured.spearman(exact[predicted].to_numpy(np.float64))
     means = antigens[antigens["head"].notna()].groupby("name").mean().reset_index()
     means = means.sort_values(["rows", "name"], ascending=[False, True]).head(MAX_ANTIGENS)
     return {

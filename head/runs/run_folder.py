@@ -13,7 +13,7 @@ from typing import Any, NotRequired, TypedDict, cast
 import numpy as np
 import pandas as pd
 
-from abag.core.errors import AbagError, DamagedFile, OptionError, RunError
+from abag.core.errors import AbagError, DamagedFile, RunError
 from abag.core.files import (
     is_partial,
     read_json,
@@ -22,7 +22,7 @@ from abag.core.files import (
     why_unreadable,
     write_json,
 )
-from abag.core.messages import align, counted, first_line, quoted, say
+from abag.core.messages import align, counted, first_line, say
 from abag.core.options import schema, why_mistyped
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.table import Table
@@ -61,24 +61,18 @@ def read_config(run: Path) -> dict[str, Any]:
             "again into another folder, or use the version of abag that wrote it."
         )
         raise DamagedFile(msg)
-    options = schema(FitConfig)
-    for name in (*(option.name for option in options), "layout"):
-        if name not in config:
-            msg = f"{path}: {name} is missing. Copy the whole run folder again."
-            raise DamagedFile(msg)
-    for option in options:
-        try:
-            option.parse(config[option.name])
-        except OptionError as error:
-            shown = quoted(config[option.name])
-            msg = f"{path}: {option.name} is {shown}, which is invalid. Copy the run folder again."
-            raise DamagedFile(msg) from error
     try:
+        for option in schema(FitConfig):
+            option.parse(config[option.name])
         layout_of(config)
+    except KeyError as error:
+        reason = f"{error.args[0]} is missing"
     except (AbagError, TypeError, ValueError) as error:
-        msg = f"{path}: layout is invalid ({first_line(error)}). Copy the run folder again."
-        raise DamagedFile(msg) from error
-    return config
+        reason = f"holds what no fit writes ({first_line(error).rstrip('.')})"
+    else:
+        return config
+    msg = f"{path}: {reason}. Copy the whole run folder again."
+    raise DamagedFile(msg)
 
 
 def layout_of(config: Mapping[str, Any]) -> RunLayout:

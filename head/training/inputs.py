@@ -18,9 +18,8 @@ from abag.core.messages import detail, say
 from abag.core.options import VectorsOf
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import ALONE, Kind
-from abag.embed.tables.layout import Layout, NamesFile
+from abag.embed.tables.layout import Layout
 from abag.embed.tables.pairs import SequenceTable, read_rows
-from abag.embed.tables.references import names_digest
 from abag.embed.tables.table import TableLike
 from abag.head.labels.column import Remembered, RunLayout, decide_label
 from abag.head.labels.labelled_pairs import (
@@ -200,7 +199,7 @@ def layout_of_run(
         parent=parent,
         numbering=config.numbering,
         first_residue=config.first_residue,
-        sequences=tuple(NamesFile(path=path, digest=names_digest(path)) for path in files),
+        sequences=tuple(files),
         label=Remembered(
             column=label.column,
             unit=label.unit,
@@ -234,7 +233,7 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
         # sequences, of which the options may name a file, and absolute paths
         "antigen": layout.antigen or None,
         "parent": layout.parent or None,
-        "sequences": [file.path for file in layout.sequences],
+        "sequences": [*layout.sequences],
         "layout": layout.to_json(),
     }
     for kind, vectors in inputs.vectors.items():
@@ -253,7 +252,7 @@ def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
     """Return the inputs with the clusters of their sequences, and the folds of each regime."""
     config = inputs.options
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
-    groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters", tells_regimes=True)
+    groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
     pairs = with_clusters(groups)
     folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
     table = RegimesOfTable(groups)
@@ -273,7 +272,6 @@ def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
             groups,
             folders,
             adapter_rows=config.adapter_rows,
-            allow_leak=config.allow_adapter_leak,
         )
         splits = []
         for before, split in zip(regime.splits, checked, strict=True):

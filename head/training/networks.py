@@ -30,7 +30,7 @@ from abag.core.arrays import hash_arrays
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, keep_freed_memory
 from abag.core.errors import RunError, TrainingError
 from abag.core.files import json_text, make_folder, write_text
-from abag.core.messages import Forecast, bar, detail, say, tell_share
+from abag.core.messages import detail, say, tell_share
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.models.pair_vectors import PairVectors, TrainedHeads
@@ -67,6 +67,8 @@ LOG = "log.jsonl"
 LATER_END = 0.7
 """Share of the epochs beyond its patience for which a head that has just begun trains: it improves
 again."""
+DRAWN = ("spearman", "rmse")
+"""Validation scores in the log beside the one that selects: the report draws them."""
 VALIDATION_SUBSET = 4  # stream of the seed, beside those of stack.py
 
 
@@ -186,16 +188,8 @@ class ResumableTraining(ABC):
             self._announce()
             if self.resumed_from_step is not None:
                 say(f"{self.name}: resuming from step {self.resumed_from_step}")
-        steps = {"total": self.epochs * self.steps_per_epoch, "initial": self.progress.step}
-        before = self._share_done()
-        tell_share(before, before=True)
-        begun_s = time.monotonic()
-
-        def forecast() -> Forecast | None:
-            return Forecast.of(time.monotonic() - begun_s, self._share_done(), before)
-
-        drawing = bar(**steps, desc=self.name, unit="step", forecast=forecast)
-        with drawing as drawn, delayed_signals() as received:
+        tell_share(self._share_done(), before=True)
+        with delayed_signals() as received:
             while not received and not self._is_finished():
                 epoch, first_step = divmod(self.progress.step, self.steps_per_epoch)
                 self._begin_epoch(epoch, first_step)
@@ -206,7 +200,6 @@ class ResumableTraining(ABC):
                         self._end_epoch(epoch + 1)
                     if self._save_is_due():
                         self.save()
-                    drawn.update()
                     tell_share(self._share_done())
                     if received:
                         break
@@ -312,8 +305,6 @@ class TrainingInputs:
     device: torch.device
     folder: Path
     """Folder of the log and the checkpoints."""
-    verbose: bool = False
-    """Whether to report the validation score of each epoch."""
 
 
 def train(inputs: TrainingInputs) -> list[TrainedHeads]:
@@ -529,26 +520,26 @@ class HeadTraining(ResumableTraining):
         self.progress.log += lines
         with (self.checkpoints / LOG).open("a", encoding="utf-8") as file:
             file.write(_as_text(lines))
-        if self.inputs.verbose:
-            select = self.config.select
-            mean = metrics.average_folds(fold_scores)[metrics.usual_key(select)]
-            shown = "undefined" if mean is None else f"{mean:.3f}"
-            heading = metrics.metric_heading(select, self.inputs.pairs.quantity)
-            detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
+        select = self.config.select
+        mean = metrics.average_folds(fold_scores)[select]
+        shown = "undefined" if mean is None else f"{mean:.3f}"
+        heading = metrics.metric_heading(select, self.inputs.pairs.quantity)
+        detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
         self._drop_finished_folds()
 
     def _validate(self) -> list[metrics.Scores]:
         """Score the mean of each fold's heads; keep the weights of heads that improved."""
         select = self.config.select
-        strong_pkd = metrics.strong_threshold(select, self.inputs.pairs.quantity)
+        shown = dict.fromkeys((*DRAWN, select))
         folds = self.stack.folds
         predicted = self.stack.predict_parts([self.scored_rows[fold] for fold in folds])
         fold_scores: list[metrics.Scores] = []
         head_scores: list[float | None] = []
         for fold, predicted_MR in zip(folds, predicted, strict=True):
             labels = self._labels[fold]
-            fold_scores.append(labels.score(predicted_MR.mean(axis=0), strong_pkd))
-            head_scores += [labels.score_one(select, predicted_R) for predicted_R in predicted_MR]
+            predicted_R = predicted_MR.mean(axis=0)
+            fold_scores.append({key: labels.score_one(key, predicted_R) for key in shown})
+            head_scores += [labels.score_one(select, of_head_R) for of_head_R in predicted_MR]
         self._keep_best_weights(head_scores)
         return fold_scores
 

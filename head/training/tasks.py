@@ -77,6 +77,9 @@ def delayed_signals() -> Iterator[list[int]]:
         signal.signal(number, lambda number, _frame: received.append(number))
     try:
         yield received
+    except Stopped:  # of a block inside, whose error would hide the signal
+        if not any(received):
+            raise
     finally:
         _received.reset(token)
         for number, handler in handlers.items():
@@ -203,14 +206,10 @@ def run_tasks(stage: Stage, work: Work | None = None) -> None:
     The bar shows the time left of this stage and of those to come.
     """
     threads = stage.threads
-    # a single training draws its own bar only; one after the other, they draw theirs below this
-    # one, which a step of a large table would leave still for a minute
-    alone = {"disable": True} if len(stage.tasks) == 1 and work is None else {}
-    with_bars = None if alone or threads == 1 else False
     lock = threading.Lock()
     work = Work() if work is None else work
     work.begin_stage(stage)
-    drawing = bar(total=1, desc=stage.title, delay=0.1, forecast=work.forecast, **alone)
+    drawing = bar(total=1, desc=stage.title, delay=0.1, forecast=work.forecast)
     with delayed_signals() as stop, drawing as drawn:
         if not drawn.disable:  # else it has no such attribute
             drawn.start_t -= time.monotonic() - work.begun_s
@@ -230,7 +229,7 @@ def run_tasks(stage: Stage, work: Work | None = None) -> None:
                     begun.before = done
                 draw()
 
-            with reporting(bars=with_bars), telling(tell):
+            with reporting(bars=False), telling(tell):  # tasks tell what they have done
                 task.run()
             begun.took_s = begun.elapsed_s
             tell(1.0)

@@ -30,7 +30,7 @@ from abag.head.predictor.folder import record_digest
 
 RECORD = "predictor.json"
 WEIGHTS = "weights.safetensors"
-HEADS = ("mlp", "gp", "ridge", "stack", "one_hot_kernel", "one_hot_ridge", "variants")
+HEADS = ("mlp", "gp", "ridge", "stack", "residue_kernel", "one_hot_ridge", "variants")
 MOST_FORGERIES = 6000
 """Of one head; the fields of the others are drawn."""
 PARENT = "EVQLVESGGGLV"

@@ -238,7 +238,7 @@ def scores_of_heads(table, heads, *arguments):
     return lambda folder: {head: scores(folder.fit(table, head, *arguments)[0]) for head in heads}
 
 
-OF_VARIANTS = ("one_hot_kernel", "residue_kernel", "one_hot_ridge")
+OF_VARIANTS = ("residue_kernel", "one_hot_ridge")
 
 
 def splits(folder):
@@ -365,7 +365,7 @@ def rankings(folder):
 
 def shares(folder):
     bundles = {}
-    for table, head in (("pairs", "stack"), ("variants", "one_hot_kernel"), ("pairs", "gp")):
+    for table, head in (("pairs", "stack"), ("variants", "residue_kernel"), ("pairs", "gp")):
         arguments = ("--split", "random") if table == "pairs" else ()
         run = folder.fit(table, head, *arguments)[1]
         shared = folder.path / f"shared-{head}"

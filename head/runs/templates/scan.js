@@ -64,8 +64,7 @@ function draw() {
   const rows = figure.querySelector(".rows"), box = figure.querySelector(".scroll");
   rows.replaceChildren();
   box.replaceChildren();
-  const column = Math.max(16, Math.min(44, Math.floor(box.clientWidth / sites.length)));
-  const width = column * sites.length, bottom = BAND + ROW * order.length, meanRow = bottom + 6;
+  const bottom = BAND + ROW * order.length, meanRow = bottom + 6;
   const ownRow = meanRow + ROW, below = parent.contribution ? ownRow + ROW : ownRow;
   const height = below + LABELS;
 
@@ -74,6 +73,9 @@ function draw() {
   add(names, "text", { x: 36, y: meanRow + 13, "text-anchor": "end" }, "mean");
   if (parent.contribution) add(names, "text", { x: 36, y: ownRow + 13, "text-anchor": "end" }, "own");
 
+  // the names of the rows have taken their share of the width
+  const column = Math.max(16, Math.min(44, Math.floor(box.clientWidth / sites.length)));
+  const width = column * sites.length;
   const svg = add(box, "svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Predicted change of ${what} by position and residue` });
   drawBands(svg, sites, column, bottom);
   const far = [];
