@@ -67,7 +67,7 @@ def test_each_difference_is_listed_with_both_values():
 
 
 RELEASED = Path(__file__).parent / "golden" / "formats"
-"""A store, a run and a predictor of 1.0.0, by tests/golden/make_formats.py."""
+"""A store, a run and a predictor of an earlier version, by tests/golden/make_formats.py."""
 
 
 def test_files_of_a_released_version_are_read(tmp_path):
