@@ -270,7 +270,8 @@ class Column:
 
     def in_unit(self, unit: str, role: str = "pkd") -> str:
         """Spell the options that read it as affinities in a unit."""
-        return f"{column_option(role, self.name)} --label {unit}"
+        named = "" if self.table.is_matrix else f"{column_option(role, self.name)} "
+        return f"{named}--label {unit}"
 
     @property
     def hint(self) -> str:
