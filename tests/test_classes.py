@@ -194,7 +194,7 @@ def test_what_is_no_class_is_refused_in_one_line(cells, options, said):
     [
         ({"label": "kd_nm", "positive": "yes"}, "--label says kd_nm"),
         ({"label": "binary", "no_binding": 3.0}, "--no-binding is of numbers"),
-        ({"label": "binary", "classes": ("a", "b", "c")}, "names 3 classes"),
+        ({"label": "binary", "classes": ("a", "b", "c")}, "--label says binary"),
         ({"classes": ("a", "a")}, "two or more different names"),
         ({"label": "classes"}, "expected --classes too"),
         ({"positive": "a", "classes": ("a", "b")}, "each names the classes"),

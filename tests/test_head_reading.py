@@ -333,6 +333,9 @@ def test_the_antigen_of_one_pair_is_a_sequence_a_file_or_a_name(tmp_path):
     assert pairs[0]["nearest"].endswith(" + HER2")
     with pytest.raises(abag.AbagError, match="'HER9' is a name, not a sequence"):
         predict_pair(predictor, frame["VH"][0], LIGHT, antigen="HER9")
+    (tmp_path / "one.fasta").write_text(f">HER9\n{ANTIGEN}\n")
+    one = {"antigen": "HER9", "sequences": (str(tmp_path / "one.fasta"),)}
+    assert predict_pair(predictor, frame["VH"][0], LIGHT, **one) == pairs[0]
 
 
 def test_names_without_the_files_of_the_run_are_refused(named, names_file, tmp_path):

@@ -1,5 +1,7 @@
 """A matrix of labels is read as a row per cell that is filled."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -117,9 +119,48 @@ def test_a_matrix_of_values_that_are_no_pkd_needs_their_unit(tmp_path, unit):
     assert len(labels.pkd) == 5
 
 
+@pytest.mark.parametrize(
+    ("headers", "unit"),
+    [
+        (("IL-6 (nM)", "BA.1 (nM)"), "kd_nm"),
+        (("KD IL-6 [pM]", "KD BA.1 [pM]"), "kd_pm"),
+        (("IL-6_ic50_ngml", "BA.1_IC50_ngml"), "ng_ml"),
+        (("IL-6-IC50 (µg/mL)", "BA.1-IC50 (µg/mL)"), "ug_ml"),
+        (("pKd_IL-6", "pKd_BA.1"), "pkd"),
+    ],
+)
+def test_what_all_headers_of_a_matrix_say_of_labels_is_no_part_of_the_antigen(
+    tmp_path, headers, unit
+):
+    (tmp_path / "names.fasta").write_text(f">IL-6\n{ANTIGENS[0]}\n>BA.1\n{ANTIGENS[1]}\n")
+    matrix = CELLS[["heavy", "light"]].assign(**{headers[0]: 4.5, headers[1]: ">7"})
+    options = {"matrix": True, "sequences": [tmp_path / "names.fasta"]}
+    pairs = read_labels(matrix, **options)
+    assert pairs.unit == unit
+    assert (pairs.censored != 0).sum() == 3
+    for other in ("IL-6 (uM)", "TNF"):  # another unit of one antigen, or none
+        doubtful = matrix.rename(columns={headers[1]: other})
+        with pytest.raises(abag.AbagError, match=re.escape(f"'{headers[0]}' has no sequence")):
+            read_labels(doubtful, **options)
+
+
+def test_the_unit_that_no_header_of_a_matrix_says_is_asked_for_and_titles_are_said(tmp_path):
+    (tmp_path / "names.fasta").write_text(f">IL-6\n{ANTIGENS[0]}\n>BA.1\n{ANTIGENS[1]}\n")
+    matrix = CELLS[["heavy", "light"]].assign(**{"IL-6-IC50": 0.2, "BA.1-IC50": ">7"})
+    text = f"Neutralization (µg/mL),,,\n{matrix.to_csv(index=False)}"
+    (tmp_path / "m.csv").write_text(text, encoding="cp1252")
+    options = {"matrix": True, "sequences": [tmp_path / "names.fasta"]}
+    with pytest.raises(ColumnError, match="Give it with --label UNIT"):
+        read_labels(tmp_path / "m.csv", **options)
+    notes = " ".join(read_labels(tmp_path / "m.csv", **options, label="ug_ml").table.notes)
+    assert "read as Windows-1252" in notes
+    assert "1 line above the header not read: 'Neutralization (µg/mL)'" in notes
+    assert "matrix of 3 rows and 2 antigens" in notes
+
+
 def test_a_panel_without_a_column_of_antigens_is_told_of_the_option():
     panel = CELLS[["heavy", "light"]].assign(WT="1.2", BA1=[">10", "3", "0.1"], XBB=7.5)
-    with pytest.raises(ColumnError, match="If each antigen has a column of labels, add --matrix"):
+    with pytest.raises(ColumnError, match="add --matrix if each antigen has a column of labels"):
         read_sequences(panel)
 
 

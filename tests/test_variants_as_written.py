@@ -87,7 +87,7 @@ def test_a_light_chain_with_an_unclear_name_is_not_left_out(tmp_path):
     records = [("mab1_H", HEAVY), ("MAb1_L", LIGHT), ("MAB1_L", D13_LIGHT), ("D1.3", D13_HEAVY)]
     path.write_text("".join(f">{name}\n{chain}\n" for name, chain in records))
     table = pd.DataFrame({"antibody": ["mab1", "D1.3"], "pKd": [8.0, 9.0]})
-    with pytest.raises(SequenceError, match="'mab1' may be 'MAB1', 'MAb1'"):
+    with pytest.raises(SequenceError, match="did you mean 'MAB1' or 'MAb1'"):
         abag.plan(table, antigen=ANTIGEN, sequences=(str(path),))
 
 

@@ -681,13 +681,15 @@ def _read_antigens(table: Table, options: TableOptions, references: References) 
         return ParsedColumn.constant(len(table.frame), antigen, references.antigen)
     if not table.has("antigen"):
         refuse_other_header(table)
-        advice = ", or give one antigen for all rows with --antigen SEQ"
+        advice = (
+            ", add --matrix if each antigen has a column of labels, or give one antigen for all "
+            "rows with --antigen SEQ"
+        )
         if options.proposes_no_antigen:
             advice += ", or learn from antibodies alone with --no-antigen"
         candidates = antigen_candidates(table)
         if candidates:
             advice += f". {quote_names(candidates)} may hold it"
-        advice += ". If each antigen has a column of labels, add --matrix"
         table.column("antigen", advice)
     column = parse_column(table, "antigen", parse_antigen, references)
     _refuse_antigen_names(column, table, options, references)

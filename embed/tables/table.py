@@ -220,6 +220,14 @@ def _read_cells(cells: pd.Series) -> tuple[Floats, Commas]:
 
 ANTIGEN_COLUMN = "antigen"
 LABEL_COLUMN = "label"
+_QUANTITY = "p?KD|p?[IE]C[589]0"
+_UNIT = "[fpnuµμm]M|[pnuµμm]?g[ /_]?m?L"
+_HEADER_OF_MATRIX = re.compile(
+    rf"((?P<before>{_QUANTITY})[\s_:-]+)?(?P<antigen>.+?)([\s_-]+(?P<behind>{_QUANTITY}))?"
+    rf"([\s_-]+(?P<bare>{_UNIT})|\s*[(\[](?P<unit>{_UNIT}|M)[)\]])?",
+    re.IGNORECASE,
+)
+"""A header that says, beside the antigen, what the labels are: ``IL-6 (nM)``, ``BA.1-IC50``."""
 _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutations")
 """Roles of columns that say which antibody a row has."""
 _NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*", re.IGNORECASE)
@@ -228,7 +236,8 @@ _NO_BINDING = frozenset(
     "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
     "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
     "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
-    "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding".split()
+    "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding inf "
+    "infinity".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
 _MOST_MARKS = 2
@@ -250,8 +259,10 @@ def listed_cells(cells: pd.Series) -> list[object]:
 
 
 def says_no_binding(cell: object) -> bool:
-    """Tell whether a cell says in words that a pair does not bind."""
-    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
+    """Tell whether a cell says in words, or by an infinite Kd, that a pair does not bind."""
+    if not isinstance(cell, str):
+        return isinstance(cell, float) and math.isinf(cell)
+    if re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
         return False
     return re.sub(r"[^a-z]", "", cell.lower()) in _NO_BINDING
 
@@ -342,7 +353,10 @@ class Table:
         """Return distinct cells of a column that are not empty, from its first rows."""
         filled = self.frame[name].dropna().iloc[: 50 * LOOKED_AT]
         try:
-            cells = listed_cells(pd.Series(filled.unique()[:LOOKED_AT]))
+            found = filled.iloc[: 2 * LOOKED_AT].unique()
+            if len(found) < LOOKED_AT:  # else the rest need not be hashed
+                found = filled.unique()
+            cells = listed_cells(pd.Series(found[:LOOKED_AT]))
         except (TypeError, NotImplementedError):  # lists, structs
             return []
         return [cell for cell in cells if cell_text(cell).strip()]
@@ -434,8 +448,8 @@ def _read_matrix(
 ) -> tuple[pd.DataFrame, dict[str, str], ReaderNotes]:
     """Make a row per antibody and antigen of a matrix.
 
-    Returns its columns without labels with `ANTIGEN_COLUMN` and `LABEL_COLUMN`, the roles that it
-    gives, and the row numbers of the matrix.
+    Returns its columns without labels with `ANTIGEN_COLUMN` and a column of labels, the roles that
+    it gives, and the row numbers of the matrix.
     """
     read = [*chunks]
     cells = pd.concat([chunk.frame for chunk in read], ignore_index=True).astype(object)
@@ -462,7 +476,8 @@ def _read_matrix(
             "pair."
         )
         raise TableError(msg)
-    taken = {ANTIGEN_COLUMN, LABEL_COLUMN}.intersection(others)
+    antigen_names, label_column = _names_in_headers(antigens)
+    taken = {ANTIGEN_COLUMN, label_column}.intersection(others)
     if taken:
         msg = (
             f"{source}: it has a column {min(taken)!r}, which --matrix makes of the other columns; "
@@ -472,9 +487,9 @@ def _read_matrix(
     labels = texts[antigens].to_numpy(object)
     row, column = np.nonzero(pd.notna(labels))
     frame = cells[others].iloc[row].reset_index(drop=True)
-    frame[ANTIGEN_COLUMN] = np.array(antigens, object)[column]
-    frame[LABEL_COLUMN] = labels[row, column]
-    roles = {"antigen": ANTIGEN_COLUMN, "pkd": LABEL_COLUMN}
+    frame[ANTIGEN_COLUMN] = np.array(antigen_names, object)[column]
+    frame[label_column] = labels[row, column]
+    roles = {"antigen": ANTIGEN_COLUMN, "pkd": label_column}
     texts_only = [name for name in others if name not in index] or others
     if len(texts_only) == 1 and not named:
         roles["antibody"] = texts_only[0]
@@ -487,8 +502,29 @@ def _read_matrix(
     return (
         frame,
         roles,
-        ReaderNotes(remarks=(remark,), numbers=tuple((row + read[0].first_row).tolist())),
+        ReaderNotes(
+            remarks=(*read[0].reader.remarks, remark),
+            numbers=tuple((row + read[0].first_row).tolist()),
+        ),
     )
+
+
+def _names_in_headers(headers: Sequence[str]) -> tuple[list[str], str]:
+    """Return the antigens that headers name, and the name of a column for what all say of labels.
+
+    Headers that do not say the same, or from which nothing else would be left, are antigens.
+    """
+    antigens = []
+    labels = []
+    for header in headers:
+        found = _HEADER_OF_MATRIX.fullmatch(header.strip())
+        quantity = found and (found["before"] or found["behind"])
+        unit = found and (found["bare"] or found["unit"])
+        antigens.append(found["antigen"] if found else header)
+        labels.append(f"{quantity or 'affinity'} ({unit})" if unit else quantity or LABEL_COLUMN)
+    if len({label.lower() for label in labels}) > 1 or len({*antigens}) < len(headers):
+        return [*headers], LABEL_COLUMN
+    return antigens, labels[0]
 
 
 def _refuse_no_rows(rows: int, source: str) -> None:

@@ -56,7 +56,7 @@ from abag.head.evaluation.scores import (
     with_interval,
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
-from abag.head.labels.labelled_pairs import FLOOR_SHARE
+from abag.head.labels.values import FLOOR_SHARE
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import REGIMES, TEST, Shown, applicable, total_leaks
 
@@ -346,7 +346,9 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
             cells = _pick_cells(cut, quantity)
             at = -2 if cut["wanted"] == "precision" else -1
             if cells[at] is not None:
-                found = with_interval(cut[cut["wanted"]], cut["interval"], "{:.0%}".format)
+                found = with_interval(
+                    cut[cut["wanted"]], cut.get("interval"), "{:.0%}".format
+                )  # runs of 1.0.0 have none
                 cells[at] = f"{found}{_missed(cut)}"
             rows.append([f"a {cut['wanted']} of {cut['level']:.0%}", *cells])
         bins = []

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import CONSTANT, Bools, Floats, Ints, weights_of
+from abag.core.arrays import CONSTANT, Floats, Ints, weights_of
 from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
 from abag.embed.store.store import LOGLIK, EncoderFolder
@@ -26,9 +26,7 @@ from abag.embed.tables.chains import Kind
 from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, SkippedRows, describe_rows, read_pairs
-from abag.embed.tables.sequences import BadCell
-from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts, says_no_binding
-from abag.head.labels.classes import says_class
+from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
@@ -48,10 +46,13 @@ from abag.head.labels.features import (
     words_as_codes,
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import UNITS, BesideRole, Floor, Label, LabelOptions
+from abag.head.labels.options import BesideRole, Label, LabelOptions
 from abag.head.labels.values import (
     Affinities,
     LabelTrust,
+    apply_floor,
+    arrays_of,
+    check_labels,
     disagreement,
     in_order,
     merge_replicates,
@@ -77,9 +78,6 @@ COUNTED_ROWS = ("rows", "other_affinity_type_rows", "skipped_labels")
 """Counts of `LabelledPairs` that `LabelledPairs.rows_text` tells."""
 OF_PREDICTIONS = ("prediction", "sigma")
 """Roles of columns that `rank` reads, and nothing that learns from a table."""
-FLOOR_SHARE = 0.05
-"""A lowest value that more than this share of the rows have is a floor."""
-LISTED_TYPES = 8
 SAME_AS_LABEL = 0.999
 """Correlation with the label above which a column may be the label itself."""
 
@@ -467,8 +465,7 @@ def label_pairs(
     affinities, reading, options = label or read_label(table)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     quantity = affinities.quantity
-    labels = _check_labels(table, affinities, options)
-    _refuse_rows(table, labels, options, refuse_sequences=refuse_sequences)
+    labels = check_labels(table, affinities, options, refuse_sequences=refuse_sequences)
     table = replace(table, skipped=SkippedRows([*table.skipped.rows, *labels.bad]))
     for column in named:
         if column.refused is not None:
@@ -496,7 +493,7 @@ def label_pairs(
     if quantity.classes:  # no class is the mean of others: replicates that differ stay apart
         columns_R["category of label"] = labels.pkd
     rows = pd.DataFrame(columns_R)[usable]
-    rows, floored = _apply_floor(rows, options.floor, quantity)
+    rows, floored = apply_floor(rows, options.floor, quantity)
     if quantity.classes:
         reading = replace(reading, conflict=0.0)
     elif not quantity.affinity:
@@ -504,7 +501,7 @@ def label_pairs(
     noise = None if quantity.classes else replicate_noise(rows)
     conflicts = int((disagreement(rows) > reading.conflict).sum())
     pairs = in_order(merge_replicates(table, rows, options.replicates, quantity))
-    columns = _columns_of(pairs)
+    columns = arrays_of(pairs)
     counts = {
         "rows": len(usable),
         "other_affinity_type_rows": int((~labels.of_type).sum()),
@@ -534,78 +531,6 @@ def label_pairs(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CheckedLabels:
-    """Hold the labels of the R rows of a table, and which of them can be used."""
-
-    pkd: Floats
-    """Shape (R,); NaN where no label can be used."""
-    of_type: Bools
-    """Shape (R,); whether a row has the affinity type that was asked for."""
-    usable: Bools
-    """Shape (R,)."""
-    bad: list[tuple[int, BadCell]]
-    """Rows of the type whose label cannot be used."""
-
-
-def _check_labels(
-    table: SequenceTable, affinities: Affinities, options: LabelOptions
-) -> _CheckedLabels:
-    """Find the rows of the affinity type, and those of them with a label in the valid range."""
-    quantity = affinities.quantity
-    of_type = _of_type(table, options.affinity_type)
-    pkd = affinities.pkd.copy()
-    _refuse_other_units(table, affinities, of_type & np.isfinite(pkd))
-    # a log scale has no least value
-    low, high = np.nan_to_num(
-        quantity.on_scale(np.array(options.bounds(affinity=quantity.affinity))), nan=-np.inf
-    ).tolist()
-    usable = of_type & (low <= pkd) & (pkd <= high)
-    bad = []
-    for at in np.flatnonzero(of_type & ~usable).tolist():
-        cell = _bad_cell(table, at, affinities, (low, high))
-        bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
-    pkd[~usable] = np.nan
-    return _CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
-
-
-def _refuse_other_units(table: SequenceTable, affinities: Affinities, rows: Bools) -> None:
-    """Refuse labels of some rows, (R,), as `Affinities` does; of several tables, first of each."""
-    if table.file_of_row is not None:
-        for number, label in enumerate(table.labels):
-            of_file = replace(affinities, source=label.source, column=label.column)
-            of_file.refuse_other_units(rows & (table.file_of_row == number))
-    affinities.refuse_other_units(rows)
-
-
-def _refuse_rows(
-    table: SequenceTable, labels: _CheckedLabels, options: LabelOptions, *, refuse_sequences: bool
-) -> None:
-    """Refuse the rows that are not to be skipped, and a table without a usable label."""
-    are_refused = options.bad_rows == "error" or not labels.usable.any()
-    refused = SkippedRows([*labels.bad] if are_refused else [])
-    if refuse_sequences:
-        refused.update(table.skipped)
-    if refused.bad:
-        raise refused.refusal(table.source, kept=int(labels.usable.sum()))
-    if not labels.usable.any():
-        msg = (
-            f"{table.source}: column {table.column('pkd')} has no usable label. Choose another "
-            "column with --column pkd=NAME."
-        )
-        raise LabelError(msg)
-
-
-def _columns_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
-    types = {"pkd": np.float64, "censored": np.int8}
-    columns = {}
-    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
-        # a copy: arrays that pandas shares are read-only
-        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
-    return columns
-
-
 def beside_name(what: str, name: str) -> str:
     """Name a feature, category, error or weight unlike any column of labels and sequences."""
     return f"{what}:{name}"
@@ -630,97 +555,6 @@ def _beside(
         (name,) = names_of(trust.what, named)
         columns[beside_name(trust.what, name)] = trust.values_R
     return pd.DataFrame(columns, index=range(rows))  # R rows also without columns
-
-
-def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
-    """Return which rows have the requested affinity type; types are never mixed."""
-    if affinity_type is None and not table.has("affinity_type"):
-        return np.ones(len(table.frame), np.bool_)
-    column = table.column("affinity_type")
-    types = read_texts(table.frame[column])
-    # types of rows without a label need no choice
-    of_labelled = types[table.frame[table.column("pkd")].notna()]
-    counts = of_labelled[of_labelled != ""].value_counts()
-    if affinity_type is None and len(counts) < 2:
-        return np.ones(len(table.frame), np.bool_)
-    if affinity_type not in counts.index:
-        types_of_rows = [f"{n} of {quoted(name)}" for name, n in counts.head(LISTED_TYPES).items()]
-        if len(counts) > LISTED_TYPES:
-            types_of_rows.append("...")
-        if unstated := int((of_labelled == "").sum()):
-            types_of_rows.append(f"{unstated} not stated")
-        listed = ", ".join(types_of_rows)
-        problem = (
-            "several affinity types" if affinity_type is None else f"no {quoted(affinity_type)}"
-        )
-        msg = (
-            f"{table.source}: column {column} has {problem} among the labelled rows: "
-            f"{listed}; expected one type. Choose it with --affinity-type NAME, or rename the "
-            "column if it is of something else."
-        )
-        raise LabelError(msg)
-    return (types == affinity_type).to_numpy(np.bool_)
-
-
-def _bad_cell(
-    table: SequenceTable, at: int, affinities: Affinities, valid: tuple[float, float]
-) -> BadCell:
-    unit = affinities.unit
-    quantity = affinities.quantity
-    column = table.column("pkd")
-    value = table.frame[column].iloc[at]
-    if quantity.classes:
-        expected = f"one of {', '.join(map(quoted, quantity.classes))}"
-    elif np.isfinite(affinities.pkd[at]):
-        noun = "pKd" if quantity.affinity else "value"
-        low, high = (10**bound for bound in valid) if quantity.is_log else valid
-        expected = f"a {noun} from {low:g} to {high:g}"
-    else:
-        is_log = quantity.is_log or UNITS[unit].takes_log
-        expected = (
-            f"a {'positive' if is_log else 'finite'} number alone, with a point before decimals "
-            "and nothing between thousands, such as 1.5e-09, or a bound such as <0.1"
-        )
-    advice = "Fix it."
-    if quantity.classes:
-        advice = "Fix it, or leave out what is of no class with --bad-rows skip."
-    elif says_no_binding(value):
-        bound = f"{UNITS[unit].bound_of_a_non_binder} ({unit})" if quantity.affinity else "<5"
-        advice = (
-            f"Write a non-binder as a bound, such as {bound}, or give it with --no-binding VALUE; "
-            "leave out what was not measured with --bad-rows skip."
-        )
-    elif says_class(value) and not np.isfinite(affinities.pkd).any():
-        advice = (
-            "Fix it, or learn words for two classes with --label binary --positive VALUE, and for "
-            "ordered ones with --classes NAMES."
-        )
-    elif quantity.is_log:
-        advice = "Write the limit of detection, such as <0.1, or give --scale linear."
-    error = (
-        f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
-        f"{expected}. {advice}"
-    )
-    return BadCell("label", "invalid label", str(value), error, LabelError)
-
-
-def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
-    """Drop or censor the rows at the floor, a worst value that several pairs share; count them."""
-    if quantity.classes:
-        return rows, 0
-    exact = rows["censored"] == 0
-    strength = quantity.sign * rows["pkd"]
-    at_floor = exact & (strength == strength[exact].min())
-    count = int(at_floor.sum())
-    is_shared = len(rows.loc[at_floor, ["antibody", "antigen"]].drop_duplicates()) > 1
-    # if all are there, they are refused as equal labels
-    if not is_shared or count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
-        return rows, 0
-    if floor == "drop":
-        rows = rows[~at_floor]
-    elif floor == "censor":
-        rows = rows.assign(censored=rows["censored"].where(~at_floor, -quantity.sign))
-    return rows, count
 
 
 def report_counts(pairs: LabelledPairs) -> None:

@@ -303,13 +303,8 @@ class LabelOptions(BadRowOptions, group="Data"):
         given = {"--positive": self.positive is not None, "--classes": names is not None}
         refuse_together("each names the classes", given)
         asked = self.given({"positive", "classes"}) or f"--label {self.label}"
-        if names and self.label == "binary" and len(names) > 2:
-            msg = (
-                f"--label binary: --classes names {len(names)} classes; expected two. Leave "
-                "--label out."
-            )
-            raise OptionError(msg)
-        if self.label not in (None, "binary", "classes"):
+        is_more = names is not None and len(names) > 2
+        if self.label not in ((None, "classes") if is_more else (None, "binary", "classes")):
             msg = (
                 f"{asked}: is of classes, but --label says {self.label}; expected --label "
                 f"{'binary' if names is None else 'classes'}. Leave one of the two out."

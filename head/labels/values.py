@@ -1,4 +1,4 @@
-"""Values of labels: converted to pKd, with their bounds and errors, and joined by pair.
+"""Values of labels: converted to pKd, with their bounds and errors, checked, and joined by pair.
 
 What the column of a label is was decided before (`column`); here it is only converted. A relation
 such as ``>1000`` in the label is of the label's unit. In a column of its own it is of Kd, where
@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import AbagError, LabelError
 from abag.core.messages import counted, quoted, say
-from abag.embed.tables.pairs import SequenceTable
+from abag.embed.tables.pairs import SequenceTable, SkippedRows
+from abag.embed.tables.sequences import BadCell
 from abag.embed.tables.table import (
     SIDES,
     Table,
@@ -34,11 +35,11 @@ from abag.embed.tables.table import (
     says_no_binding,
     signs_of_words,
 )
-from abag.head.labels.classes import read_classes, refuse_two_values
+from abag.head.labels.classes import read_classes, refuse_two_values, says_class
 from abag.head.labels.column import ColumnMeaning, LabelLayout
 from abag.head.labels.features import ColumnBeside
 from abag.head.labels.headers import USUAL_PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import ANTIBODY_KDA, UNITS, Label, Replicates
+from abag.head.labels.options import ANTIBODY_KDA, UNITS, Floor, Label, LabelOptions, Replicates
 
 LARGEST = 1e100
 """Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
@@ -50,6 +51,9 @@ _COMMAS = {
     "decimals": "commas are read as decimal points",
     "thousands": "commas between thousands are left out",
 }
+FLOOR_SHARE = 0.05
+"""A lowest value that more than this share of the rows have is a floor."""
+LISTED_TYPES = 8
 OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
@@ -377,6 +381,172 @@ def _refuse_reversed(
         )
 
 
+# ---- labels of rows ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedLabels:
+    """Hold the labels of the R rows of a table, and which of them can be used."""
+
+    pkd: Floats
+    """Shape (R,); NaN where no label can be used."""
+    of_type: Bools
+    """Shape (R,); whether a row has the affinity type that was asked for."""
+    usable: Bools
+    """Shape (R,)."""
+    bad: list[tuple[int, BadCell]]
+    """Rows of the type whose label cannot be used."""
+
+
+def check_labels(
+    table: SequenceTable,
+    affinities: Affinities,
+    options: LabelOptions,
+    *,
+    refuse_sequences: bool,
+) -> CheckedLabels:
+    """Find the rows of the affinity type, and those of them with a label in the valid range.
+
+    Rows that are not to be skipped are refused, with `refuse_sequences` also those that were
+    skipped for their sequences.
+    """
+    quantity = affinities.quantity
+    of_type = _of_type(table, options.affinity_type)
+    pkd = affinities.pkd.copy()
+    _refuse_other_units(table, affinities, of_type & np.isfinite(pkd))
+    # a log scale has no least value
+    low, high = np.nan_to_num(
+        quantity.on_scale(np.array(options.bounds(affinity=quantity.affinity))), nan=-np.inf
+    ).tolist()
+    usable = of_type & (low <= pkd) & (pkd <= high)
+    bad = []
+    for at in np.flatnonzero(of_type & ~usable).tolist():
+        cell = _bad_cell(table, at, affinities, (low, high))
+        bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
+    pkd[~usable] = np.nan
+    labels = CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
+    _refuse_rows(table, labels, options, refuse_sequences=refuse_sequences)
+    return labels
+
+
+def _refuse_rows(
+    table: SequenceTable, labels: CheckedLabels, options: LabelOptions, *, refuse_sequences: bool
+) -> None:
+    """Refuse the rows that are not to be skipped, and a table without a usable label."""
+    are_refused = options.bad_rows == "error" or not labels.usable.any()
+    refused = SkippedRows([*labels.bad] if are_refused else [])
+    if refuse_sequences:
+        refused.update(table.skipped)
+    if refused.bad:
+        raise refused.refusal(table.source, kept=int(labels.usable.sum()))
+    if not labels.usable.any():
+        msg = (
+            f"{table.source}: column {table.column('pkd')} has no usable label. Choose another "
+            "column with --column pkd=NAME."
+        )
+        raise LabelError(msg)
+
+
+def _refuse_other_units(table: SequenceTable, affinities: Affinities, rows: Bools) -> None:
+    """Refuse labels of some rows, (R,), as `Affinities` does; of several tables, first of each."""
+    if table.file_of_row is not None:
+        for number, label in enumerate(table.labels):
+            of_file = replace(affinities, source=label.source, column=label.column)
+            of_file.refuse_other_units(rows & (table.file_of_row == number))
+    affinities.refuse_other_units(rows)
+
+
+def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
+    """Return which rows have the requested affinity type; types are never mixed."""
+    if affinity_type is None and not table.has("affinity_type"):
+        return np.ones(len(table.frame), np.bool_)
+    column = table.column("affinity_type")
+    types = read_texts(table.frame[column])
+    # types of rows without a label need no choice
+    of_labelled = types[table.frame[table.column("pkd")].notna()]
+    counts = of_labelled[of_labelled != ""].value_counts()
+    if affinity_type is None and len(counts) < 2:
+        return np.ones(len(table.frame), np.bool_)
+    if affinity_type not in counts.index:
+        types_of_rows = [f"{n} of {quoted(name)}" for name, n in counts.head(LISTED_TYPES).items()]
+        if len(counts) > LISTED_TYPES:
+            types_of_rows.append("...")
+        if unstated := int((of_labelled == "").sum()):
+            types_of_rows.append(f"{unstated} not stated")
+        listed = ", ".join(types_of_rows)
+        problem = (
+            "several affinity types" if affinity_type is None else f"no {quoted(affinity_type)}"
+        )
+        msg = (
+            f"{table.source}: column {column} has {problem} among the labelled rows: "
+            f"{listed}; expected one type. Choose it with --affinity-type NAME, or rename the "
+            "column if it is of something else."
+        )
+        raise LabelError(msg)
+    return (types == affinity_type).to_numpy(np.bool_)
+
+
+def _bad_cell(
+    table: SequenceTable, at: int, affinities: Affinities, valid: tuple[float, float]
+) -> BadCell:
+    unit = affinities.unit
+    quantity = affinities.quantity
+    column = table.column("pkd")
+    value = table.frame[column].iloc[at]
+    if quantity.classes:
+        expected = f"one of {', '.join(map(quoted, quantity.classes))}"
+    elif np.isfinite(affinities.pkd[at]):
+        noun = "pKd" if quantity.affinity else "value"
+        low, high = (10**bound for bound in valid) if quantity.is_log else valid
+        expected = f"a {noun} from {low:g} to {high:g}"
+    else:
+        is_log = quantity.is_log or UNITS[unit].takes_log
+        expected = (
+            f"a {'positive' if is_log else 'finite'} number alone, with a point before decimals "
+            "and nothing between thousands, such as 1.5e-09, or a bound such as <0.1"
+        )
+    advice = "Fix it."
+    if quantity.classes:
+        advice = "Fix it, or leave out what is of no class with --bad-rows skip."
+    elif says_no_binding(value):
+        bound = f"{UNITS[unit].bound_of_a_non_binder} ({unit})" if quantity.affinity else "<5"
+        advice = (
+            f"Write a non-binder as a bound, such as {bound}, or give it with --no-binding VALUE; "
+            "leave out what was not measured with --bad-rows skip."
+        )
+    elif says_class(value) and not np.isfinite(affinities.pkd).any():
+        advice = (
+            "Fix it, or learn words for two classes with --label binary --positive VALUE, and for "
+            "ordered ones with --classes NAMES."
+        )
+    elif quantity.is_log:
+        advice = "Write the limit of detection, such as <0.1, or give --scale linear."
+    error = (
+        f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
+        f"{expected}. {advice}"
+    )
+    return BadCell("label", "invalid label", str(value), error, LabelError)
+
+
+def apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
+    """Drop or censor the rows at the floor, a worst value that several pairs share; count them."""
+    if quantity.classes:
+        return rows, 0
+    exact = rows["censored"] == 0
+    strength = quantity.sign * rows["pkd"]
+    at_floor = exact & (strength == strength[exact].min())
+    count = int(at_floor.sum())
+    is_shared = len(rows.loc[at_floor, ["antibody", "antigen"]].drop_duplicates()) > 1
+    # if all are there, they are refused as equal labels
+    if not is_shared or count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
+        return rows, 0
+    if floor == "drop":
+        rows = rows[~at_floor]
+    elif floor == "censor":
+        rows = rows.assign(censored=rows["censored"].where(~at_floor, -quantity.sign))
+    return rows, count
+
+
 # ---- errors and weights ----
 
 
@@ -627,6 +797,16 @@ def in_order(pairs: pd.DataFrame) -> pd.DataFrame:
     names = ["antibody", "antigen", "censored", "pkd"]
     names += [name for name in map(str, pairs) if name == "share" or name.startswith("category ")]
     return pairs.sort_values(names, kind="stable")
+
+
+def arrays_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
+    types = {"pkd": np.float64, "censored": np.int8}
+    columns = {}
+    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
+        # a copy: arrays that pandas shares are read-only
+        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+    return columns
 
 
 def pair_of_row(rows: pd.DataFrame, pairs: pd.DataFrame, total: int) -> Ints:
