@@ -179,7 +179,7 @@ def say_unranked(
     unranked = sum(rows_of[name] for name in by_chance)
     if not unranked:
         return None
-    words = ", ".join(map(predictor.words, by_chance))
+    words = "; ".join(map(predictor.words, by_chance))
     why = (
         f"ranking is not shown to be better than random for {unranked:,} of "
         f"{counted(size, 'pair')} ({words})"
