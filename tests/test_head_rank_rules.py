@@ -208,6 +208,22 @@ def test_labels_that_end_where_the_assay_does_say_how_far_measurements_reach():
     assert certain.best_interval == (7.4, 7.4)
 
 
+def test_the_best_of_many_is_expected_beyond_the_few_labels_of_a_run():
+    """Of normal labels and errors; a density that ended with 60 labels held 9 of 20."""
+    inside, beyond = [], []
+    for draw in range(20):
+        rng = np.random.default_rng(draw)
+        truth = rng.normal(7, 1, 3_060)
+        mean = 7 + 0.64 * (truth - 7) + 0.48 * rng.normal(size=len(truth))  # errors of sd 0.6
+        batch = 60 + np.argsort(-mean[60:])[:24]
+        expected = KnownErrors(labels=truth[:60]).expect(mean[batch], np.full(24, 0.6))
+        best = truth[batch].max()
+        inside.append(expected.best_interval[0] <= best <= expected.best_interval[1])
+        beyond.append(best - expected.best_of_first[-1])
+    assert np.mean(inside) >= 0.85
+    assert abs(np.mean(beyond)) < 0.2
+
+
 def test_a_few_labels_far_above_the_others_do_not_let_expect_more_than_is_predicted():
     rng = np.random.default_rng(0)
     selected = np.concatenate([rng.normal(8.5, 0.9, 120), [11.5, 11.9, 12.0, 12.3, 12.4, 13.4]])

@@ -6,7 +6,8 @@ how far measurements reach by its labels. R candidates or held-out pairs, B pair
 predicted pKd and its standard error sigma.
 
 References: Jones, Schonlau, Welch, J. Global Optim. 13:455 (1998) for the expected improvement;
-Srinivas et al., ICML 2010, for the upper confidence bound.
+Srinivas et al., ICML 2010, for the upper confidence bound; Pickands, Annals of Statistics 3:119
+(1975) for the tail of labels, whose shape is taken to be 0.
 """
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ PRIOR_GROUPS = 20.0
 LARGEST_SHARE = 0.95
 FEWEST_LABELS = 20
 """Labels without which nothing is known of their distribution."""
+FEWEST_BEST = 8
+"""Labels that tell at least how far others may be beyond the best one."""
 MOST_LABELS = 2000
 """Labels that are smoothed; of more, quantiles."""
 WIDEST = 0.35
@@ -236,8 +239,10 @@ def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
     Measurements are distributed as the labels of the run are, weighted exponentially: if its labels
     are normal, each measurement is, too, about the prediction and with sigma. Labels that end where
     an assay does, or no variant is better, end there for new pairs, too, whose measurements are
-    then expected below the prediction. A few labels far above the others, such as those of earlier
-    batches, do not let expect more than is predicted. None if labels are few or equal.
+    then expected below the prediction. Whether they end is told by how close the best labels are:
+    beyond the best one, the density falls as that of normal labels with their mean excess would. A
+    few labels far above the others, such as those of earlier batches, do not let expect more than
+    is predicted. None if labels are few or equal.
     """
     spread = float(labels.std()) if len(labels) >= FEWEST_LABELS else 0.0
     if not spread:
@@ -253,6 +258,8 @@ def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
     high = max(ordered[-1], (mean + 6 * sigma).max()) + spread
     grid = np.linspace(low, high, 600)
     density = (_normal((grid[:, None] - ordered) / width) / width).mean(axis=1)
+    beyond = grid > ordered[-1]
+    density[beyond] = np.maximum(density[beyond], _upper_tail(labels, grid[beyond]))
     middle = float(labels.mean())
     # one more pair may be anywhere
     unseen = _normal((grid - middle) / spread) / spread / (len(ordered) + 1)
@@ -272,6 +279,21 @@ def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
         variance = weight @ np.square(STEPS) - np.square(center)
         tilt = tilt - np.clip(center / np.maximum(variance, NEGLIGIBLE), 0.0, 1.0)
     return np.asarray(np.cumsum(weight, axis=1) - weight / 2)
+
+
+def _upper_tail(labels: Floats, at: Floats) -> Floats:
+    """Return the density of labels above all known ones, such as those of normal labels.
+
+    It falls exponentially with the mean excess of the best labels, and beyond the best one ever
+    faster, as a normal density does: an exponential one would make errors of predictions wider.
+    """
+    number = max(FEWEST_BEST, int(np.sqrt(len(labels))))
+    threshold, *best = np.sort(labels)[-number - 1 :].tolist()
+    excess = float(np.mean(best)) - threshold
+    if not excess:
+        return np.zeros_like(at)
+    exponential = np.exp(-(at - threshold) / excess) / excess * number / len(labels)
+    return np.asarray(exponential * np.exp(-np.square((at - best[-1]) / labels.std()) / 2))
 
 
 def _normal(z: Floats) -> Floats:
