@@ -50,9 +50,9 @@ STARTS = {"her2": (48, 150), "rbd": (48, 150), "hiv": (200,), "skempi": (200,), 
 # ---- libraries -----------------------------------------------------------------------------------
 
 
-def planted_library(law, number=3000):
+def planted_library(law, number=3000, seed=5):
     """Draw variants of trastuzumab's CDR H3 with labels by a law, and noise of 0.3."""
-    rng = np.random.default_rng(5)
+    rng = np.random.default_rng(seed)
     parent = [RESIDUES.index(HEAVY[FIRST_SITE + at]) for at in range(SITES)]
     sites = np.arange(SITES)
     effect = rng.normal(0, 0.5, (SITES, 20))
@@ -108,10 +108,12 @@ def skempi_library(path):
     return frame.drop_duplicates(["heavy", "light", "antigen"]).reset_index(drop=True)
 
 
-def make_libraries(folder):
-    """Yield the name and the frame of each library."""
+def make_libraries(folder, draws):
+    """Yield the name and the frame of each library; planted ones are drawn several times."""
     for law in PLANTED:
         yield law, lambda law=law: planted_library(law)
+        for draw in range(1, draws):
+            yield f"{law}.{draw}", lambda law=law, seed=5 + draw: planted_library(law, seed=seed)
     yield "demo", demo_library
     if folder is None:
         return
@@ -124,7 +126,7 @@ def make_libraries(folder):
 # ---- campaigns -----------------------------------------------------------------------------------
 
 
-def play(name, frame, store, pools, seed, start, rounds):
+def play(name, frame, store, pools, seed, start, rounds, options):
     """Play a campaign; keep what each fit left, and what it predicted beside the labels."""
     import abag
 
@@ -140,7 +142,9 @@ def play(name, frame, store, pools, seed, start, rounds):
                     at / "measured.csv", index=False
                 )
                 others.drop(columns="pKd").to_csv(at / "others.csv", index=False)
-                abag.fit(at / "measured.csv", store, at / "run", report=False, device="cpu")
+                abag.fit(
+                    at / "measured.csv", store, at / "run", report=False, device="cpu", **options
+                )
                 abag.predict(at / "others.csv", at / "run", at / "scored.parquet", store=store)
                 pool.mkdir(parents=True, exist_ok=True)
                 for kept in ("predictions.parquet", "pairs.parquet"):
@@ -188,7 +192,7 @@ def judge(pool):
             low, high = expected.best_interval
             few, many = expected.above_interval
             yield {
-                "library": pool.name.split("-")[0],
+                "library": pool.name.split("-")[0].split(".")[0],
                 "pool": pool.name,
                 "size": size,
                 "way": way,
@@ -278,6 +282,8 @@ def main():
     parser.add_argument("--only", nargs="*", help="of the libraries")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--draws", type=int, default=1, help="of each planted library")
+    parser.add_argument("--head", help="of abag; by default its own choice")
     parser.add_argument("--tiny", action="store_true", help="two fits to the demo table")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -287,16 +293,20 @@ def main():
     import abag
     from abag.core.messages import reporting
 
-    for name, make in make_libraries(arguments.folder):
-        if arguments.only is not None and name not in arguments.only:
+    options = {} if arguments.head is None else {"head": arguments.head}
+    for name, make in make_libraries(arguments.folder, arguments.draws):
+        if arguments.only is not None and name.split(".")[0] not in arguments.only:
             continue
         frame = make()
         store = arguments.pools / f"store-{name}"
         with reporting(silent=True, bars=False):
             abag.embed_table(frame, store, device="cpu", **COMPOSITION)
             for seed in range(arguments.seeds):
-                for start in (60,) if arguments.tiny else STARTS.get(name, (60, 200)):
-                    play(name, frame, store, arguments.pools, seed, start, arguments.rounds)
+                starts = (60,) if arguments.tiny else STARTS.get(name, (60, 200))
+                for start in starts:
+                    play(
+                        name, frame, store, arguments.pools, seed, start, arguments.rounds, options
+                    )
     pools = sorted(path.parent for path in arguments.pools.glob("*/scored.parquet"))
     lines = [line for pool in pools for line in judge(pool)]
     drawn = []

@@ -15,7 +15,6 @@ from trastuzumab import HEAVY
 import abag
 from abag import ColumnError, OptionError, OutputError, PredictionError
 from abag.head.design.rank import describe_rank
-from abag.sklearn import pair_groups
 
 ADDED = ["rank", "score", "expected_best"]
 PAIR = ["heavy", "light", "antigen"]
@@ -228,15 +227,6 @@ def test_values_that_are_no_pkd_are_ranked_with_a_warning(scored, tmp_path, said
     batch = ranked(large, tmp_path, batch=9)
     assert any("outside the usual range of pKd" in line for line in said)
     assert batch["pkd_predicted"].max() == pytest.approx(large["pkd_predicted"].max())
-
-
-def test_clusters_are_capped_among_the_best(scored, tmp_path):
-    free, capped = (ranked(scored, tmp_path, batch=20, per_cluster=most) for most in (None, 1))
-    clusters = [pair_groups(batch, "antibody", antibody_identity=0.98) for batch in (free, capped)]
-    assert [np.bincount(numbers).max() > 1 for numbers in clusters] == [True, False]
-    assert capped["score"].is_monotonic_decreasing
-    with pytest.raises(PredictionError, match=r"per_cluster=1 allows \d+ pairs; expected 200"):
-        ranked(scored, tmp_path, batch=200, per_cluster=1)
 
 
 def scanned(scored):

@@ -353,7 +353,10 @@ class Table:
         """Return distinct cells of a column that are not empty, from its first rows."""
         filled = self.frame[name].dropna().iloc[: 50 * LOOKED_AT]
         try:
-            cells = listed_cells(pd.Series(filled.unique()[:LOOKED_AT]))
+            found = filled.iloc[: 2 * LOOKED_AT].unique()
+            if len(found) < LOOKED_AT:  # else the rest need not be hashed
+                found = filled.unique()
+            cells = listed_cells(pd.Series(found[:LOOKED_AT]))
         except (TypeError, NotImplementedError):  # lists, structs
             return []
         return [cell for cell in cells if cell_text(cell).strip()]

@@ -6,7 +6,8 @@ how far measurements reach by its labels. R candidates or held-out pairs, B pair
 predicted pKd and its standard error sigma.
 
 References: Jones, Schonlau, Welch, J. Global Optim. 13:455 (1998) for the expected improvement;
-Srinivas et al., ICML 2010, for the upper confidence bound.
+Srinivas et al., ICML 2010, for the upper confidence bound; Pickands, Annals of Statistics 3:119
+(1975) for the tail of labels, whose shape is taken to be 0.
 """
 
 from __future__ import annotations
@@ -79,13 +80,13 @@ RULES: Mapping[RuleName, Rule] = {
 }
 
 
-def best_first(score: Floats, mean: Floats, place: Floats | None = None) -> Ints:
+def best_first(score: Floats, mean: Floats, place: Ints | None = None) -> Ints:
     """Order pairs by score, shape (B,); of equal scores by mean, then by place, or as they come."""
     # lexsort sorts by its last key first
     return np.lexsort((-mean, -score) if place is None else (place, -mean, -score))
 
 
-def pareto_order(first: Floats, second: Floats, place: Floats) -> tuple[Ints, Ints]:
+def pareto_order(first: Floats, second: Floats, place: Ints) -> tuple[Ints, Ints]:
     """Order candidates by the Pareto fronts of two properties of which higher is better.
 
     Parameters
@@ -130,33 +131,20 @@ def pareto_order(first: Floats, second: Floats, place: Floats) -> tuple[Ints, In
     return np.lexsort((place, -crowding, front)), front
 
 
-class Cap(NamedTuple):
-    """At most so many pairs of a batch may share a group."""
+def choose_capped(order: Ints, size: int, groups: Sequence[Sequence[object]], most: int) -> Ints:
+    """Choose the first candidates of an order, at most `size`, and `most` of each of their groups.
 
-    groups: Sequence[Sequence[object]] | Mapping[int, Sequence[object]]
-    most: int
-
-
-def choose_capped(order: Ints, size: int, caps: Sequence[Cap]) -> Ints:
-    """Choose the first candidates of an order that keep to all caps, at most `size`."""
+    `groups`, (R,), lists those of each candidate.
+    """
     chosen: list[int] = []
-    used = [Counter[object]() for _ in caps]
+    used = Counter[object]()
     for row in order.tolist():
         if len(chosen) == size:
             break
-        if _has_room(row, caps, used):
+        if all(used[group] < most for group in groups[row]):
             chosen.append(row)
-            for cap, count in zip(caps, used, strict=True):
-                count.update(cap.groups[row])
+            used.update(groups[row])
     return np.array(chosen, np.int64)
-
-
-def _has_room(row: int, caps: Sequence[Cap], used: Sequence[Counter[object]]) -> bool:
-    """Return whether another pair of each group of a row keeps to all caps."""
-    for cap, count in zip(caps, used, strict=True):
-        if any(count[group] >= cap.most for group in cap.groups[row]):
-            return False
-    return True
 
 
 DRAWS = 10_000
@@ -173,6 +161,8 @@ PRIOR_GROUPS = 20.0
 LARGEST_SHARE = 0.95
 FEWEST_LABELS = 20
 """Labels without which nothing is known of their distribution."""
+FEWEST_BEST = 8
+"""Labels that tell at least how far others may be beyond the best one."""
 MOST_LABELS = 2000
 """Labels that are smoothed; of more, quantiles."""
 WIDEST = 0.35
@@ -249,8 +239,10 @@ def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
     Measurements are distributed as the labels of the run are, weighted exponentially: if its labels
     are normal, each measurement is, too, about the prediction and with sigma. Labels that end where
     an assay does, or no variant is better, end there for new pairs, too, whose measurements are
-    then expected below the prediction. A few labels far above the others, such as those of earlier
-    batches, do not let expect more than is predicted. None if labels are few or equal.
+    then expected below the prediction. Whether they end is told by how close the best labels are:
+    beyond the best one, the density falls as that of normal labels with their mean excess would. A
+    few labels far above the others, such as those of earlier batches, do not let expect more than
+    is predicted. None if labels are few or equal.
     """
     spread = float(labels.std()) if len(labels) >= FEWEST_LABELS else 0.0
     if not spread:
@@ -266,6 +258,8 @@ def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
     high = max(ordered[-1], (mean + 6 * sigma).max()) + spread
     grid = np.linspace(low, high, 600)
     density = (_normal((grid[:, None] - ordered) / width) / width).mean(axis=1)
+    beyond = grid > ordered[-1]
+    density[beyond] = np.maximum(density[beyond], _upper_tail(labels, grid[beyond]))
     middle = float(labels.mean())
     # one more pair may be anywhere
     unseen = _normal((grid - middle) / spread) / spread / (len(ordered) + 1)
@@ -285,6 +279,21 @@ def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
         variance = weight @ np.square(STEPS) - np.square(center)
         tilt = tilt - np.clip(center / np.maximum(variance, NEGLIGIBLE), 0.0, 1.0)
     return np.asarray(np.cumsum(weight, axis=1) - weight / 2)
+
+
+def _upper_tail(labels: Floats, at: Floats) -> Floats:
+    """Return the density of labels above all known ones, such as those of normal labels.
+
+    It falls exponentially with the mean excess of the best labels, and beyond the best one ever
+    faster, as a normal density does: an exponential one would make errors of predictions wider.
+    """
+    number = max(FEWEST_BEST, int(np.sqrt(len(labels))))
+    threshold, *best = np.sort(labels)[-number - 1 :].tolist()
+    excess = float(np.mean(best)) - threshold
+    if not excess:
+        return np.zeros_like(at)
+    exponential = np.exp(-(at - threshold) / excess) / excess * number / len(labels)
+    return np.asarray(exponential * np.exp(-np.square((at - best[-1]) / labels.std()) / 2))
 
 
 def _normal(z: Floats) -> Floats:

@@ -84,8 +84,8 @@ class PairGroups:
 
     pairs: LabelledPairs
     options: SplitOptions
-    cache: Path | None = None
-    """Folder of cached clusters; None: they are not kept."""
+    is_cached: bool = True
+    """Whether clusters and numbering are read from the cache, and kept there."""
 
     @cached_property
     def pair(self) -> Ints:
@@ -172,7 +172,7 @@ class PairGroups:
     @cached_property
     def _clones(self) -> Ints:
         chains = self.pairs.table.antibodies.chains
-        numbering = None if self.cache is None else cache_dir() / "numbering"
+        numbering = cache_dir() / "numbering" if self.is_cached else None
         return self._cached("antibody", "clones", lambda: clone_clusters(chains, numbering))
 
     @cached_property
@@ -183,7 +183,8 @@ class PairGroups:
 
     def _cached(self, kind: Kind, name: str, compute: Callable[[], Ints]) -> Ints:
         keys = self.pairs.table.sequences[kind].keys
-        return cached_clusters(f"{kind} {name}", keys, compute, self.cache)
+        cache = cache_dir() / "clusters" if self.is_cached else None
+        return cached_clusters(f"{kind} {name}", keys, compute, cache)
 
     def _of_pairs(self, kind: Kind, labels: Ints) -> Ints:
         return number_by_appearance(labels[self.pairs.index(kind)])
