@@ -140,7 +140,9 @@ def test_what_all_headers_of_a_matrix_say_of_labels_is_no_part_of_the_antigen(
     assert (pairs.censored != 0).sum() == 3
     for other in ("IL-6 (uM)", "TNF"):  # another unit of one antigen, or none
         doubtful = matrix.rename(columns={headers[1]: other})
-        with pytest.raises(abag.AbagError, match=re.escape(f"'{headers[0]}' has no sequence")):
+        with pytest.raises(
+            abag.AbagError, match=re.escape(f"'{headers[0]}' has no antigen sequence")
+        ):
             read_labels(doubtful, **options)
 
 
