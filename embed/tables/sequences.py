@@ -84,6 +84,7 @@ from abag.embed.tables.mutations import (
     mutate,
     of_chain,
     one_letter,
+    propose_numbers,
 )
 from abag.embed.tables.numbering import (
     HEAVY_TYPE,
@@ -291,6 +292,7 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
+    variants: list[tuple[str, str]] = []
     for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[-1]}", delay=2)):
         text = "; ".join(filter(None, changes[change]))
         try:
@@ -298,12 +300,19 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             parent_text = parents[parent]
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
+            variants.append((parent_text, text))
             parsed = parse(mutate(parent_text, text, rules))
             # mutations are of standard residues
             of_parent = parsed._replace(replaced=count_replaced(parent_text))
             column.read(i, of_parent, parent_text)
         except UNREADABLE as error:
             column.refuse(i, kind, text, error, where)
+    misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
+    hint = propose_numbers(variants, rules) if misfits else ""
+    if hint:
+        for i in misfits:
+            cell = column.bad[i]
+            column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
     return column
 
 
