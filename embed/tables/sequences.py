@@ -714,27 +714,16 @@ def _refuse_antigen_names(
     if not (are_most or are_short):
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:
+        columns = _propose_columns(table)[1] or "--column antigen=NAME"
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
-            f"{quoted(names[0])}, not sequences.{_propose_antigens(table)} If all rows have the "
-            "same antigen, give its sequence with --antigen SEQ; else add a column of sequences "
-            "and name it with --column antigen=NAME, or give a FASTA file or table of names and "
-            "sequences with --sequences FILE."
+            f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
+            f"sequence with --antigen SEQ; else name a column of sequences with {columns}, or give "
+            "a FASTA file or table of names and sequences with --sequences FILE."
         )
         if options.proposes_no_antigen:
             msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
         raise MissingColumn(msg)
-
-
-def _propose_antigens(table: Table) -> str:
-    """Name the unused columns that hold antigens, beside one of names; empty without one."""
-    unused = [name for name in unused_columns(table) if not role_by_name(name)]
-    held = [name for name in antigen_candidates(table) if name in unused]
-    held = [name for name in held if role_by_content(table, name) == "antigen"]
-    if not held:
-        return ""
-    verb = "holds" if len(held) == 1 else "hold"
-    return f" {quote_some(held)} {verb} sequences: choose with --column antigen=NAME."
 
 
 def _refuse_names(

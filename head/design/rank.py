@@ -70,8 +70,8 @@ from abag.head.predictor.scoring import (
     writing,
 )
 from abag.head.regimes.splits import REGIMES, words_of
-from abag.head.runs.rounds import say_earlier_batches
-from abag.head.runs.run_folder import naming_damage
+from abag.head.runs.rounds import describe_batches
+from abag.head.runs.run_folder import naming_damage, read_summary
 
 SEED = 0
 """Of the draws among pairs with the same prediction."""
@@ -179,7 +179,7 @@ def say_unranked(
     unranked = sum(rows_of[name] for name in by_chance)
     if not unranked:
         return None
-    words = ", ".join(map(predictor.words, by_chance))
+    words = "; ".join(map(predictor.words, by_chance))
     why = (
         f"ranking is not shown to be better than random for {unranked:,} of "
         f"{counted(size, 'pair')} ({words})"
@@ -390,8 +390,11 @@ def rank(
             best = _best(candidates, measured)
         batch = _choose_batch(candidates, eligible, best, second, chosen, predictor)
         _say_kept(candidates, batch.index, chosen)
-        if chosen.run is not None:
-            say_earlier_batches(Path(chosen.run), quantity)
+        if chosen.run is not None and (Path(chosen.run) / "summary.json").exists():
+            for line in describe_batches(
+                read_summary(Path(chosen.run)).get("rounds", ()), quantity
+            ):
+                say(f"{chosen.run}: {line}")
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_chosen_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
@@ -539,6 +542,13 @@ def _say_regimes(
             f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these, "
             "and expects more exactly what a batch holds."
         )
+
+
+def _say_earlier_batches(run: Path, quantity: Quantity) -> None:
+    """Say what errors the predictions of earlier batches of a campaign had, if it has any."""
+    if (run / "summary.json").exists():  # else it is a predictor without its run
+        for line in describe_batches(read_summary(run).get("rounds", ()), quantity):
+            say(f"{run}: {line}")
 
 
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:

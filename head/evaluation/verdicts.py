@@ -347,9 +347,8 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
             cells = _pick_cells(cut, quantity)
             at = -2 if cut["wanted"] == "precision" else -1
             if cells[at] is not None:
-                found = with_interval(
-                    cut[cut["wanted"]], cut.get("interval"), "{:.0%}".format
-                )  # runs of 1.0.0 have none
+                interval = cut.get("interval")  # runs of earlier versions have none
+                found = with_interval(cut[cut["wanted"]], interval, "{:.0%}".format)
                 cells[at] = f"{found}{_missed(cut)}"
             rows.append([f"a {cut['wanted']} of {cut['level']:.0%}", *cells])
         bins = []
