@@ -46,7 +46,8 @@ def test_several_workers_predict_and_read_into_one_store_at_once(case, tmp_path,
         futures = [workers.submit(predict_part, case.run, store, part) for part in parts]
         results = [future.result(timeout=120) for future in futures]
     for worker, (predicted, vectors) in enumerate(results):
-        assert predicted == case.expected[10 * worker : 10 * worker + 60]
+        expected = case.expected[10 * worker : 10 * worker + 60]
+        assert predicted == pytest.approx(expected, rel=1e-12)  # products of other shapes
         assert np.isfinite(vectors).all()
 
 

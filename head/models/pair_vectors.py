@@ -172,16 +172,16 @@ class Standardizer:
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]], kind: str) -> Standardizer:
         """Restore from the `arrays` of a predictor; KeyError or ValueError if they do not fit."""
-        return cls(*_load_scaling(arrays, kind))
+        return cls(*_load_scaling(arrays, kind, least=1))
 
 
 def _load_scaling(
-    arrays: Mapping[str, NDArray[Any]], name: str
+    arrays: Mapping[str, NDArray[Any]], name: str, *, least: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return mean and scale of columns; KeyError or ValueError if they do not fit."""
+    """Return mean and scale of columns; KeyError or ValueError if they are too few or do not fit."""
     mean = arrays[f"{name}.mean"]
     scale = arrays[f"{name}.scale"]
-    if not mean.ndim == scale.ndim == 1 or len(mean) != len(scale):
+    if not mean.ndim == scale.ndim == 1 or not len(mean) == len(scale) >= least:
         msg = f"{name}.mean and {name}.scale have shapes {mean.shape} and {scale.shape}"
         raise ValueError(msg)
     return mean, scale
@@ -228,7 +228,7 @@ class FeatureScaling:
     @classmethod
     def load(cls, arrays: Mapping[str, NDArray[Any]]) -> FeatureScaling:
         """Restore from the `arrays` of a predictor; KeyError or ValueError if they do not fit."""
-        return cls(*_load_scaling(arrays, "features"))
+        return cls(*_load_scaling(arrays, "features", least=0))
 
 
 COUNTED = 4_096
