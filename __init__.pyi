@@ -631,7 +631,6 @@ def rank(
     second_better: Literal['higher', 'lower'] | None = None,
     second_above: float | None = None,
     keep_far: bool = False,
-    per_cluster: int | None = None,
     per_position: int | None = None,
     force: bool = False,
 ) -> Any: ...

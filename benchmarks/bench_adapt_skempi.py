@@ -39,6 +39,7 @@ from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.regimes import splits as regimes
 from abag.head.regimes.folds import make_splits
+from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import split_frame
 
 METRICS = ("spearman_within_antigen", "spearman", "rmse")
@@ -55,7 +56,7 @@ def one_fold(pairs, table, split, work, args):
     store = args.work / "store"
     encoders = {"antibody_encoder": args.encoder, "antigen_encoder": "composition"}
     split_frame(pairs, [split]).assign(fold=0).to_parquet(work / "split.parquet")
-    (random,) = make_splits(pairs, SplitOptions(split="random", seed=split.fold))
+    (random,) = make_splits(PairGroups(pairs, SplitOptions(split="random", seed=split.fold)))
     random.part[random.part == 2] = 0  # 90 % to learn from, 10 % to stop by
     random.part[np.flatnonzero(random.part == 1)[0]] = 2  # a split needs a test pair
     split_frame(pairs, [random]).assign(fold=0).to_parquet(work / "leak.parquet")
@@ -205,7 +206,7 @@ def main(argv=None):
             demo_table().head(120).to_csv(args.table, index=False)
         pairs = read_labelled_pairs(args.table, TableOptions(), LabelOptions())
         options = SplitOptions(split="antigen", folds=args.folds, repeats=args.repeats)
-        splits = make_splits(pairs, options)[args.first : args.last]
+        splits = make_splits(PairGroups(pairs, options))[args.first : args.last]
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "2-core AMD EPYC"
         head = [
             f"# Adapted antibody vectors on cold antigens, {device}, {date.today()}",

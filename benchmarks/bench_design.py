@@ -33,13 +33,11 @@ from abag.head.demo import demo_table
 from abag.head.design.batches import (
     RULES,
     Aim,
-    Cap,
     KnownErrors,
     SharedErrors,
     best_first,
     choose_capped,
 )
-from abag.head.design.rank import IDENTITY, POOL
 from abag.head.labels.labelled_pairs import LabelledPairs, read_labelled_pairs
 from abag.head.labels.options import LabelOptions
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
@@ -49,6 +47,10 @@ from abag.head.predictor.parts import inner_folds
 from abag.head.regimes.relations import antibody_clusters
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)
+IDENTITY = 0.98
+"""Of antibodies of one cluster."""
+POOL = 4
+"""Clusters are computed of the best 4 candidates per pair of a batch."""
 PER_CLUSTER = 8
 
 
@@ -141,8 +143,8 @@ class Library:
         pool = ordered[: POOL * batch]
         if policy.diversity == "clusters":
             chains = [self.pairs.table.antibodies.chains[i] for i in self.pairs.antibody[pool]]
-            cap = Cap([[cluster] for cluster in antibody_clusters(chains, IDENTITY)], PER_CLUSTER)
-            chosen = choose_capped(np.arange(len(pool)), batch, [cap])
+            groups = [[cluster] for cluster in antibody_clusters(chains, IDENTITY)]
+            chosen = choose_capped(np.arange(len(pool)), batch, groups, PER_CLUSTER)
             rest = np.setdiff1d(np.arange(len(pool)), chosen)  # a cap that cannot be kept
             return pool[np.concatenate([chosen, rest[: batch - len(chosen)]])]
         return ordered[:batch]

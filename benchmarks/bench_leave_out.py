@@ -41,7 +41,7 @@ HEAD = (
 def clusters_of(table: Path, kind: str) -> pd.Series:
     """Return the cluster of each row of a table, by its number from 0; unread rows are missing."""
     pairs = read_labelled_pairs(table, TableOptions(bad_rows="skip"), LabelOptions(bad_rows="skip"))
-    of_pair = PairGroups(pairs, SplitOptions()).of_method(kind)
+    of_pair = PairGroups(pairs, SplitOptions(), is_cached=False).of_method(kind)
     of_sequence = np.full(len(pairs.table.sequences[kind].keys), -1)
     of_sequence[pairs.index(kind)] = of_pair
     cluster_of_row = of_sequence[pairs.table.sequences[kind].of_row]

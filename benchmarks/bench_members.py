@@ -25,12 +25,13 @@ from bench_fit import make_pairs, make_task, synchronize
 
 from abag.core.device import resolve_device
 from abag.head.models.config import FitConfig
+from abag.head.models.pair_vectors import StoredVectors
+from abag.head.regimes.splits import grouped_folds
 from abag.head.sweep import (
     LOGARITHMIC,
     RANGES,
     SHAPES,
     SearchProblem,
-    assign_folds,
     score_batch,
 )
 from abag.head.training.networks import HeadTraining, torch_settings, train
@@ -141,10 +142,10 @@ def time_trials(inputs, size: Size, device: torch.device) -> list[dict[str, obje
     stored = {"antibody": antibody_ND, "antigen": antigen_ME}
     vectors = {}
     for kind, names in poolings.items():
-        vectors |= {(kind, name): stored[kind] for name in names}
+        vectors |= {(kind, name): StoredVectors((), stored[kind]) for name in names}
     problem = SearchProblem(
         pairs=pairs,
-        fold=assign_folds(pairs.antigen, 3, 0),
+        fold=grouped_folds(pairs.antigen, 3, 0),
         group=pairs.antigen,
         store=None,  # all is read
         read=vectors,

@@ -209,7 +209,9 @@ def measure(table, config, seed=0):
         sides[kind] = SideVectors(x_ND, pairs.index(kind), unique.chains)
     vectors = PairVectors(sides)
 
-    measured = RegimesOfTable(PairGroups(pairs, replace(config, seed=seed))).measured()
+    measured = RegimesOfTable(
+        PairGroups(pairs, replace(config, seed=seed), is_cached=False)
+    ).measured()
     splits = []
     for measurement in measured:
         splits += measurement.splits

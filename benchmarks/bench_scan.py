@@ -111,7 +111,8 @@ def measure(args, at, region, antigen):
     plain = pd.read_csv(at / "predicted.csv")["pkd_predicted"]
     assert (scanned["pkd_predicted"] - plain).abs().max() < 1e-4
     size = (at / f"{region}-warm.html").stat().st_size / 1024
-    cells = [region, f"{len(scanned):,}", f"{summaries[0]['antibodies']['encoded']:,}"]
+    antibodies = len(scanned.drop_duplicates(["heavy", "light"])) + 1  # with the parent
+    cells = [region, f"{len(scanned):,}", f"{antibodies:,}"]
     cells += [f"{spent_s:.1f}" for spent_s in seconds]
     return f"| {' | '.join([*cells, f'{size:.0f}'])} |"
 

@@ -35,6 +35,7 @@ from abag.head.models.pair_vectors import PairVectors, Standardizer, TrainingRow
 from abag.head.models.ridge import FeatureBlock, Ridge
 from abag.head.predictor.parts import BaselineInputs, inner_folds
 from abag.head.regimes.folds import make_splits
+from abag.head.regimes.relations import PairGroups
 from abag.head.regimes.splits import TEST, TRAIN
 
 FOLDS = 5
@@ -97,7 +98,7 @@ class Bench:
     def splits(self, name):
         """Make the splits by name."""
         options = SplitOptions(split=name, folds=FOLDS, repeats=self.args.repeats)
-        return make_splits(self.pairs, options, cache=self.folder)
+        return make_splits(PairGroups(self.pairs, options))
 
     def ridge(self, split, *, antibody_ND=None, pkd=None):
         """Predict every pair, shape (P,), from the split's exact training rows."""

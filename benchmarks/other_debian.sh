@@ -14,7 +14,7 @@ certificates=/usr/local/share/ca-certificates # of a proxy, if there is one
 if [ ! -x "$dir/usr/bin/python3" ]; then
     debootstrap --variant=minbase \
         --include=python3,python3-venv,python3-pip,ca-certificates,gcc,libc6-dev,git "$suite" "$dir"
-    cp /etc/resolv.conf "$dir/etc/"
+    cp /etc/resolv.conf /etc/hosts "$dir/etc/"
     find $certificates -name '*.crt' -exec cp {} "$dir$certificates/" \;
     chroot "$dir" update-ca-certificates
 fi
@@ -40,10 +40,12 @@ if [ "$what" = image ]; then
     exit
 fi
 
-for place in proc dev dev/pts dev/shm; do
-    mountpoint -q "$dir/$place" || mount --bind "/$place" "$dir/$place"
-done
-trap 'for place in dev/shm dev/pts dev proc; do umount "$dir/$place"; done' EXIT
+# mounts that end with this process: what is mounted in DIR cannot be lost with it
+[ -n "${IN_OWN_MOUNTS:-}" ] || IN_OWN_MOUNTS=1 exec unshare --mount "$0" "$@"
+mount -t proc proc "$dir/proc"
+mount -t devpts -o newinstance,ptmxmode=666 devpts "$dir/dev/pts"
+mount -t tmpfs tmpfs "$dir/dev/shm"
+ln -sfn pts/ptmx "$dir/dev/ptmx"
 rm -rf "$dir/root/abag"
 git clone -q "$here" "$dir/root/abag"
 in_chroot git config --global --add safe.directory '*'

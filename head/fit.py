@@ -494,17 +494,23 @@ def fit_regimes(
     """Fit the parts to every fold, weigh them by regime, and fit those that count to all pairs."""
     splits, fold_of_split = distinct_folds(splits_of(regimes))
     last = all_pairs(regimes)
-    rows, searches = _with_searches(trainings, _rows_of_splits(trainings, [*splits, last]))
+    rows = _rows_of_splits(trainings, [*splits, last])
     models = trainings.models
     compared = (*models, *trainings.parts.compared)
+    cores = count_cores()
+    rows, searches = with_searches(rows[-1], rows, compared, cores)
+    choices = []
+    for search, criteria in searches:
+        choices.append(Task(partial(search.choose, criteria), search.seconds, "kernels"))
+    kernels = [Stage("fit: kernels", choices, min(len(choices), cores))] if choices else []
     work = Work(
         [
-            *searches,
+            *kernels,
             *_stages(trainings, splits, rows[:-1], compared, _not_yet, {}, FOLDS),
             *_stages(trainings, [last], rows[-1:], [*models], _not_yet, {}, ALL_PAIRS),
         ]
     )
-    for stage in searches:
+    for stage in kernels:
         run_tasks(stage, work)
     fitted_folds = fit_folds(trainings, splits, rows[:-1], work=work)
     fitted = [fitted_folds[fold] for fold in fold_of_split]
@@ -531,20 +537,6 @@ def fit_regimes(
 
 def _not_yet(_: int) -> None:
     """Stand for a fit of a later stage."""
-
-
-def _with_searches(
-    trainings: Trainings, rows: Sequence[TrainingRows]
-) -> tuple[list[TrainingRows], list[Stage]]:
-    """Let folds and all pairs, the last, share the search of kernels; return its stage, if any."""
-    models = (*trainings.parts.models, *trainings.parts.compared)
-    cores = count_cores()
-    searching, searches = with_searches(rows[-1], rows, models, cores)
-    tasks = []
-    for shared, criteria in searches:
-        tasks.append(Task(partial(shared.choose, criteria), shared.seconds, "kernels"))
-    threads = min(len(tasks), cores)
-    return searching, [Stage("fit: kernels", tasks, threads)] if tasks else []
 
 
 def _rows_of_splits(trainings: Trainings, splits: Sequence[Split]) -> list[TrainingRows]:

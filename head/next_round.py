@@ -53,7 +53,6 @@ from abag.head.runs.rounds import (
     read_written_pairs,
     refuse_contradictions,
     relations_of,
-    rounds_of,
     without_repeats,
 )
 from abag.head.runs.run_folder import SavedRun, naming_damage, read_run
@@ -86,7 +85,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     opened = open_store(store)
     saved = read_run(user_path(config.add, "--add"))
     measured = read_measured_rows(saved.run, saved.quantity)
-    history = rounds_of(saved.run, saved.summary)
+    history = [*saved.summary.get("rounds", ())]
     if not history:  # the first run has no list of rounds
         history = [
             {"source": saved.summary["data"]["source"], "expected_best": None, "errors": None}

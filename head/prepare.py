@@ -40,7 +40,7 @@ def prepare_fit(table: TableLike, config: FitConfig) -> None:
     from abag.head.regimes.relations import PairGroups
 
     pairs = read_labelled_pairs(table, config, config)
-    PairGroups(pairs, config, cache_dir() / "clusters").levels()
+    PairGroups(pairs, config).levels()
     number_antibodies(pairs.table.antibodies.chains, cache_dir() / "numbering")
 
 

@@ -34,7 +34,6 @@ from abag.core.arrays import distinct, weights_of
 from abag.core.device import resolve_device
 from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
 from abag.core.files import (
-    cache_dir,
     host_name,
     is_partial,
     is_process_alive,
@@ -659,11 +658,10 @@ def _no_trials(folder: Path) -> RunError:
 
 def _hold_out_test(pairs: LabelledPairs, config: FitConfig) -> tuple[FitConfig, Split]:
     """Choose a single split, also where ``fit`` would use folds; return options that repeat it."""
-    cache = cache_dir() / "clusters"
     if config.split == "auto":
-        config = replace(config, split=strictest_split(PairGroups(pairs, config, cache)))
+        config = replace(config, split=strictest_split(PairGroups(pairs, config)))
         say(f"split auto: {config.split}; a sweep holds out a single test part")
-    splits = make_splits(pairs, config, cache=cache)
+    splits = make_splits(PairGroups(pairs, config))
     if len(splits) > 1:
         msg = (
             f"--split {config.split}: gives {len(splits)} folds; a sweep holds out a single test "

@@ -69,9 +69,9 @@ def read_labels(table, **options):
 
 def groups_of(pairs, **options):
     """Return the clusters of labelled pairs, as splits with these options need them."""
-    return PairGroups(pairs, abag.DatasetOptions(**options))
+    return PairGroups(pairs, abag.DatasetOptions(**options), is_cached=False)
 
 
 def splits_of(pairs, **options):
     """Split labelled pairs as `PairDataset.splits` does, without its cache."""
-    return make_splits(pairs, abag.DatasetOptions(**options))
+    return make_splits(groups_of(pairs, **options))

@@ -196,7 +196,7 @@ def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
     assert kernel.features > 0
     sides = [
         side.scaled_kernel(kernel, at, side.train_AD)[index][:, index]
-        for at, (side, index) in enumerate(train.sides)
+        for at, (side, index) in enumerate(zip(train.sides, train.index, strict=True))
     ]
     z = train.features.astype(np.float64)
     expected = kernel.mix(*sides) + kernel.features / z.shape[1] * z @ z.T

@@ -62,7 +62,7 @@ RANK = {
     "batch": [1, 5, 96], "rule": ["ucb", "mean", "improvement", "probability", "nothing"],
     "explore": [0.0, 2.5, float("inf")], "best": [7.0, -1e9], "above": [7.0, 1e9],
     "measured": ["itself", None, None], "keep_far": [False, True, True],
-    "per_cluster": [None, None, 1], "run": [True, True, None],
+    "run": [True, True, None],
     "antigen": [None, None, "MKTAYIAKQR"], "bad_rows": ["error", "skip"], "limit": [None, 3],
 }  # fmt: skip
 SCAN = {

@@ -67,7 +67,7 @@ def test_each_difference_is_listed_with_both_values():
 
 
 RELEASED = Path(__file__).parent / "golden" / "formats"
-"""A store and a predictor of 1.0.0, by tests/golden/make_formats.py."""
+"""A store, a run and a predictor of an earlier version, by tests/golden/make_formats.py."""
 
 
 def test_files_of_a_released_version_are_read(tmp_path):
@@ -82,6 +82,22 @@ def test_files_of_a_released_version_are_read(tmp_path):
     assert scores["regime"].tolist() == expected["scores"]["regime"]
     for name in ("pkd_predicted", "sigma"):
         np.testing.assert_allclose(scores[name], expected["scores"][name], atol=1e-4)
+
+
+def test_a_run_of_a_released_version_is_scored_reported_and_used(tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(RELEASED / "run", run)
+    shutil.copytree(RELEASED / "store", tmp_path / "store")
+    (regime,) = abag.evaluate(run, say=False)["regimes"]
+    assert regime["n"] == 60
+    assert abag.runs(run)["runs"][0]["state"] == "finished"
+    abag.report(run, say=False)
+    assert "a recall of 80%" in (run / "report.html").read_text()
+    pairs = pd.DataFrame(json.loads((RELEASED / "expected.json").read_text())["pairs"])
+    scored = abag.predict(pairs, run, store=tmp_path / "store", say=False)
+    other = scored.assign(heavy=scored["heavy"] + "A")  # pairs that the run has not measured
+    batch = abag.rank(other, run=run, batch=2, keep_far=True, say=False)
+    assert len(batch) == 2
 
 
 def test_an_update_encodes_no_sequence_again(tmp_path):

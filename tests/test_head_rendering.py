@@ -69,17 +69,6 @@ def test_a_notebook_shows_the_page_in_a_frame(run):
     assert html.unescape(source) == page
 
 
-def test_a_run_of_1_0_0_whose_cut_offs_have_no_interval_is_reported(run):
-    path = run / "summary.json"
-    summary = json.loads(path.read_text())
-    for regime in summary["strong"]["regimes"]:
-        for cut in regime["cutoffs"]:
-            del cut["interval"]
-    path.write_text(json.dumps(summary))
-    report(run)
-    assert "a precision of 80%" in (run / "report.html").read_text()
-
-
 def test_names_in_a_run_cannot_break_out_of_the_page(run):
     path = run / "predictions.parquet"
     pd.read_parquet(path).assign(id=HOSTILE, antigen_name=HOSTILE).to_parquet(path, index=False)

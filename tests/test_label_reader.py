@@ -369,6 +369,7 @@ def test_commas_of_which_the_column_does_not_show_the_meaning_are_refused(cells,
             )
         ),
         ("NBD", "Write a non-binder as a bound, such as >10000"),
+        ("Inf*", "Write a non-binder as a bound, such as >10000"),
         ("no signal", "Write a non-binder as a bound, such as >10000"),
     ],
 )
@@ -409,7 +410,7 @@ def test_a_space_that_is_no_separator_of_thousands_is_shown_in_the_error():
 
 # ---- pairs that do not bind ----------------------------------------------------------------------
 
-WORDS = ["NB", "no binding", "n.b.", "Non-Binder", "ND", "0, No binding"]
+WORDS = ["NB", "no binding", "n.b.", "Non-Binder", "ND", "0, No binding", "Inf", "inf*"]
 
 
 def with_words(words, name="KD (nM)", kd=(1.0, 10.0, 100.0, 500.0, 900.0)):
@@ -430,7 +431,9 @@ def test_no_binding_reads_words_as_a_bound_counted_and_told():
     bounds = pairs.censored == -1
     assert pairs.pkd[bounds].tolist() == [5.0] * len(WORDS)  # 9 - log10(10000)
     assert bounds.sum() == pairs.counts["no_binding_rows"] == len(WORDS)
-    assert "6 cells such as 'NB', 'no binding', 'n.b.' read as >10000" in pairs.reading.line
+    assert "8 cells such as 'NB', 'no binding', 'n.b.' read as >10000" in pairs.reading.line
+    typed = with_words(["inf"]).astype({"KD (nM)": float})
+    assert read_labels(typed, no_binding=10_000).counts["no_binding_rows"] == 1
     of_pkd = with_words(["NB"], "pKd", (5, 6, 7, 8, 9))
     pairs = read_labels(of_pkd, no_binding=4.5)
     assert pairs.pkd[pairs.censored == -1].tolist() == [4.5]

@@ -140,8 +140,24 @@ def test_what_all_headers_of_a_matrix_say_of_labels_is_no_part_of_the_antigen(
     assert (pairs.censored != 0).sum() == 3
     for other in ("IL-6 (uM)", "TNF"):  # another unit of one antigen, or none
         doubtful = matrix.rename(columns={headers[1]: other})
-        with pytest.raises(abag.AbagError, match=re.escape(f"'{headers[0]}' has no sequence")):
+        with pytest.raises(
+            abag.AbagError, match=re.escape(f"'{headers[0]}' has no antigen sequence")
+        ):
             read_labels(doubtful, **options)
+
+
+def test_the_unit_that_no_header_of_a_matrix_says_is_asked_for_and_titles_are_said(tmp_path):
+    (tmp_path / "names.fasta").write_text(f">IL-6\n{ANTIGENS[0]}\n>BA.1\n{ANTIGENS[1]}\n")
+    matrix = CELLS[["heavy", "light"]].assign(**{"IL-6-IC50": 0.2, "BA.1-IC50": ">7"})
+    text = f"Neutralization (µg/mL),,,\n{matrix.to_csv(index=False)}"
+    (tmp_path / "m.csv").write_text(text, encoding="cp1252")
+    options = {"matrix": True, "sequences": [tmp_path / "names.fasta"]}
+    with pytest.raises(ColumnError, match="Give it with --label UNIT"):
+        read_labels(tmp_path / "m.csv", **options)
+    notes = " ".join(read_labels(tmp_path / "m.csv", **options, label="ug_ml").table.notes)
+    assert "read as Windows-1252" in notes
+    assert "1 line above the header not read: 'Neutralization (µg/mL)'" in notes
+    assert "matrix of 3 rows and 2 antigens" in notes
 
 
 def test_a_panel_without_a_column_of_antigens_is_told_of_the_option():

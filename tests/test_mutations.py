@@ -248,10 +248,11 @@ def test_every_wild_type_residue_is_checked_and_bad_rows_are_listed():
     assert "row 4, column 'mutant': 'W500A': the heavy chain has no residue 500" in text
 
 
-@pytest.mark.parametrize("cell", ["W33A", "W500A"])
-def test_options_of_other_numbers_are_named(cell):
-    words = "--first-residue N and --numbering SCHEME are for others"
-    assert words in refusal([cell], parent=f"{HEAVY}|")
+def test_the_numbers_that_fit_are_proposed():
+    kabat = [f"H:{m}" for m in KABAT]
+    assert "7 of 7 variants fit --numbering kabat" in refusal(kabat, parent=f"{HEAVY}|{LIGHT}")
+    shifted = [f"{HEAVY[at]}{at}A" for at in (3, 10, 20, 30, 50)]  # from 0, as Python counts
+    assert "5 of 5 variants fit --first-residue 0" in refusal(shifted, parent=f"{HEAVY}|")
 
 
 @pytest.mark.parametrize(("cell", "words"), [

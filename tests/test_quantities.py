@@ -353,6 +353,16 @@ def test_replicates_that_differ_by_more_than_a_standard_deviation_are_said():
         f"1 pair has labels or bounds more than {spread:.3g} Tm, a standard deviation, apart. See "
         "--replicates."
     )
+    half = len(VALUES)
+    for cells, is_told in (
+        (half * ["Tm_onset"] + half * ["breadth"], True),
+        (half * ["plate 1", "plate 2"], False),  # shared by rows of one pair
+        ([*range(2 * half)], False),  # of each row its own
+        (half * ["1"] + half * ["2"], False),  # numbers of replicates
+    ):
+        planned = abag.plan(frame.assign(metric=cells), columns={"label": "Tm"})
+        (said,) = [line for line in planned["problems"] if "apart" in line]
+        assert ("Column 'metric' tells them apart: if it says what" in said) == is_told
 
 
 # ---- scale ---------------------------------------------------------------------------------------

@@ -287,9 +287,7 @@ class Layout:
         return replace(self, files=tuple(files))
 
     def describe(self) -> list[str]:
-        """Say which columns were renamed, one line per table that has some."""
-        if not self.file_column:
-            return []
+        """Say which columns of several tables were renamed, one line per table that has some."""
         lines = [f"column {self.file_column!r} names the table of a row"]
         for file in self.files:
             if file.renamed:

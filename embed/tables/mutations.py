@@ -7,14 +7,16 @@ not understood is refused. Columns of mutations are found by their names and con
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from string import ascii_uppercase
 from typing import NamedTuple, TypeAlias
 
-from abag.core.errors import ColumnError, SequenceError
+from abag.core.errors import AbagError, ColumnError, SequenceError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     LIGHT_MUTATIONS,
@@ -36,7 +38,7 @@ from abag.embed.tables.columns import (
     with_found,
 )
 from abag.embed.tables.formats import cell_text
-from abag.embed.tables.options import Numbering, TableOptions
+from abag.embed.tables.options import MOST_RESIDUE, Numbering, TableOptions
 from abag.embed.tables.table import Table
 
 ChainId: TypeAlias = str
@@ -95,7 +97,11 @@ _EXPECTED = (
     "expected substitutions such as A50G, H:A50G or p.Ala50Gly, deletions A50del, or insertions "
     "A50_S51insGG"
 )
-_OTHER_NUMBERS = "--first-residue N and --numbering SCHEME are for others"
+ENOUGH = 0.9
+"""Share of the variants that have to fit other numbers before these are proposed."""
+LEAST_VARIANTS = 3
+LOOKED_AT = 2_000
+"""Variants that are tried with other numbers."""
 _CHAIN_WORDS: Mapping[str, str] = {"H": "the heavy chain", "L": "the light chain", "": "the parent"}
 _MUTATION_COLUMN = re.compile(
     "hgvs(pro|p)?|(aa|aminoacid|protein|ab|antibody)?(mutations?|mutants?|muts?|substitutions?|"
@@ -180,7 +186,7 @@ def means_parent(text: str) -> bool:
     return bare in PARENT_WORDS or bare.replace("-", "").replace("_", "") in PARENT_WORDS | {""}
 
 
-@lru_cache(100_000)  # a cell is read to find the column, and to apply it
+@lru_cache(100_000)  # a cell is read to find the column, to apply it, and to try other numbers
 def read_mutations(text: str) -> tuple[Mutation, ...]:
     """Read the mutations in a cell, none for the parent.
 
@@ -408,15 +414,12 @@ def _edit(mutation: Mutation, chain: ChainId, residues: str, rules: MutationRule
             elif rules.numbering == "sequential" and position[-1:].isalpha():
                 hint = "52A and the like are of --numbering imgt, kabat or chothia"
             else:
-                hint = f"it has {next(iter(places))} to {[*places][-1]}; {_OTHER_NUMBERS}"
+                hint = f"it has {next(iter(places))} to {[*places][-1]}"
             msg = f"{shown}: {where} has no residue {position} ({rules.words}; {hint})"
             raise BadMutation(msg)
         held = residues[places[position]]
         if wild and held != wild:
-            msg = (
-                f"{shown}: residue {position} of {where} is {held}, not {wild} ({rules.words}; "
-                f"{_OTHER_NUMBERS})"
-            )
+            msg = f"{shown}: residue {position} of {where} is {held}, not {wild} ({rules.words})"
             raise BadMutation(msg)
     first = places[mutation.position]
     last = places[mutation.last]
@@ -450,6 +453,73 @@ def _apply(residues: str, edits: Sequence[_Edit], text: str) -> str:
     for start, end, new in ordered:
         residues = residues[:start] + new + residues[end:]
     return residues
+
+
+# --- other numbers --------------------------------------------------------------------------------
+
+
+def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -> str:
+    """Name the options with which nearly all variants, (parent, mutations), fit, if there are any.
+
+    Empty if there are none, or too few variants.
+    """
+    tried = [(parent, text) for parent, text in variants[:LOOKED_AT] if _read(text)]
+    if len(tried) < LEAST_VARIANTS:
+        return ""
+    counts: dict[MutationRules, int] = {}
+    for other in _other_rules(tried, rules):
+        if other != rules:
+            counts[other] = _count_fitting(tried, other)
+    most = max(counts.values(), default=0)
+    if most < ENOUGH * len(tried) or most <= _count_fitting(tried, rules):
+        return ""
+    options = []
+    for other, count in counts.items():
+        if count == most and other.numbering == "sequential":
+            options.append(f"--first-residue {other.first_residue}")
+        elif count == most:
+            options.append(f"--numbering {other.numbering}")
+    return f"{most:,} of {len(tried):,} variants fit {' or '.join(options)}."
+
+
+def _other_rules(variants: Sequence[tuple[str, str]], rules: MutationRules) -> list[MutationRules]:
+    """List the numberings that may fit: the schemes, and the most likely first residue."""
+    others: list[MutationRules] = []
+    if rules.kind == "antibody":
+        for numbering in ("kabat", "chothia", "imgt"):
+            others.append(replace(rules, numbering=numbering, first_residue=1))
+    starts: Counter[int] = Counter()
+    for parent, text in variants:
+        starts.update(_possible_starts(parent, text, rules))
+    for start, _ in starts.most_common(1):
+        others.append(replace(rules, numbering="sequential", first_residue=start))
+    return others
+
+
+def _count_fitting(variants: Sequence[tuple[str, str]], rules: MutationRules) -> int:
+    fitting = 0
+    for parent, text in variants:
+        with suppress(AbagError):
+            mutate(parent, text, rules)
+            fitting += 1
+    return fitting
+
+
+def _possible_starts(parent: str, text: str, rules: MutationRules) -> Iterator[int]:
+    """Yield which number the first residue may have for one mutation to fit."""
+    mutation = read_mutations(text)[0]
+    if not mutation.position.isdigit():
+        return
+    try:
+        chains = _chains_of(parent, [mutation], replace(rules, numbering="sequential"))
+        residues = chains[_chain_of(mutation, chains, rules)]
+    except AbagError:
+        return
+    for at, residue in enumerate(residues):
+        if residue == mutation.wild:
+            start = int(mutation.position) - at
+            if abs(start) <= MOST_RESIDUE:
+                yield start
 
 
 # --- columns of mutations -------------------------------------------------------------------------

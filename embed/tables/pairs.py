@@ -334,7 +334,7 @@ def check_chunks(layout: Layout) -> Iterator[SequenceTable]:
     A chunk without good rows is empty. The first one says how several tables are joined.
     """
     start = 0
-    joined = layout.describe()
+    joined = layout.describe() if layout.file_column else []
     for number in range(len(layout.files)):
         rows = 0
         for chunk in _check_file(layout, number, layout.chunks_of(number, start)):

@@ -84,6 +84,7 @@ from abag.embed.tables.mutations import (
     mutate,
     of_chain,
     one_letter,
+    propose_numbers,
 )
 from abag.embed.tables.numbering import (
     HEAVY_TYPE,
@@ -291,6 +292,7 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
     column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
+    variants: list[tuple[str, str]] = []
     for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[-1]}", delay=2)):
         text = "; ".join(filter(None, changes[change]))
         try:
@@ -298,12 +300,19 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             parent_text = parents[parent]
             if isinstance(parent_text, AbagError):
                 raise parent_text  # once per variant, so that each of its rows is listed
+            variants.append((parent_text, text))
             parsed = parse(mutate(parent_text, text, rules))
             # mutations are of standard residues
             of_parent = parsed._replace(replaced=count_replaced(parent_text))
             column.read(i, of_parent, parent_text)
         except UNREADABLE as error:
             column.refuse(i, kind, text, error, where)
+    misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
+    hint = propose_numbers(variants, rules) if misfits else ""
+    if hint:
+        for i in misfits:
+            cell = column.bad[i]
+            column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
     return column
 
 
@@ -714,27 +723,16 @@ def _refuse_antigen_names(
     if not (are_most or are_short):
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:
+        columns = _propose_columns(table)[1] or "--column antigen=NAME"
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
-            f"{quoted(names[0])}, not sequences.{_propose_antigens(table)} If all rows have the "
-            "same antigen, give its sequence with --antigen SEQ; else add a column of sequences "
-            "and name it with --column antigen=NAME, or give a FASTA file or table of names and "
-            "sequences with --sequences FILE."
+            f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
+            f"sequence with --antigen SEQ; else name a column of sequences with {columns}, or give "
+            "a FASTA file or table of names and sequences with --sequences FILE."
         )
         if options.proposes_no_antigen:
             msg += " If the label does not depend on it, learn from antibodies alone: --no-antigen."
         raise MissingColumn(msg)
-
-
-def _propose_antigens(table: Table) -> str:
-    """Name the unused columns that hold antigens, beside one of names; empty without one."""
-    unused = [name for name in unused_columns(table) if not role_by_name(name)]
-    held = [name for name in antigen_candidates(table) if name in unused]
-    held = [name for name in held if role_by_content(table, name) == "antigen"]
-    if not held:
-        return ""
-    verb = "holds" if len(held) == 1 else "hold"
-    return f" {quote_some(held)} {verb} sequences: choose with --column antigen=NAME."
 
 
 def _refuse_names(

@@ -236,7 +236,8 @@ _NO_BINDING = frozenset(
     "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
     "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
     "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
-    "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding".split()
+    "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding inf "
+    "infinity".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
 _MOST_MARKS = 2
@@ -258,8 +259,10 @@ def listed_cells(cells: pd.Series) -> list[object]:
 
 
 def says_no_binding(cell: object) -> bool:
-    """Tell whether a cell says in words that a pair does not bind."""
-    if not isinstance(cell, str) or re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
+    """Tell whether a cell says in words, or by an infinite Kd, that a pair does not bind."""
+    if not isinstance(cell, str):
+        return isinstance(cell, float) and math.isinf(cell)
+    if re.search(r"[1-9]", cell):  # a value, unlike "0, no binding"
         return False
     return re.sub(r"[^a-z]", "", cell.lower()) in _NO_BINDING
 
@@ -350,7 +353,10 @@ class Table:
         """Return distinct cells of a column that are not empty, from its first rows."""
         filled = self.frame[name].dropna().iloc[: 50 * LOOKED_AT]
         try:
-            cells = listed_cells(pd.Series(filled.unique()[:LOOKED_AT]))
+            found = filled.iloc[: 2 * LOOKED_AT].unique()
+            if len(found) < LOOKED_AT:  # else the rest need not be hashed
+                found = filled.unique()
+            cells = listed_cells(pd.Series(found[:LOOKED_AT]))
         except (TypeError, NotImplementedError):  # lists, structs
             return []
         return [cell for cell in cells if cell_text(cell).strip()]
@@ -496,7 +502,10 @@ def _read_matrix(
     return (
         frame,
         roles,
-        ReaderNotes(remarks=(remark,), numbers=tuple((row + read[0].first_row).tolist())),
+        ReaderNotes(
+            remarks=(*read[0].reader.remarks, remark),
+            numbers=tuple((row + read[0].first_row).tolist()),
+        ),
     )
 
 

@@ -80,13 +80,13 @@ RULES: Mapping[RuleName, Rule] = {
 }
 
 
-def best_first(score: Floats, mean: Floats, place: Floats | None = None) -> Ints:
+def best_first(score: Floats, mean: Floats, place: Ints | None = None) -> Ints:
     """Order pairs by score, shape (B,); of equal scores by mean, then by place, or as they come."""
     # lexsort sorts by its last key first
     return np.lexsort((-mean, -score) if place is None else (place, -mean, -score))
 
 
-def pareto_order(first: Floats, second: Floats, place: Floats) -> tuple[Ints, Ints]:
+def pareto_order(first: Floats, second: Floats, place: Ints) -> tuple[Ints, Ints]:
     """Order candidates by the Pareto fronts of two properties of which higher is better.
 
     Parameters
@@ -131,33 +131,20 @@ def pareto_order(first: Floats, second: Floats, place: Floats) -> tuple[Ints, In
     return np.lexsort((place, -crowding, front)), front
 
 
-class Cap(NamedTuple):
-    """At most so many pairs of a batch may share a group."""
+def choose_capped(order: Ints, size: int, groups: Sequence[Sequence[object]], most: int) -> Ints:
+    """Choose the first candidates of an order, at most `size`, and `most` of each of their groups.
 
-    groups: Sequence[Sequence[object]] | Mapping[int, Sequence[object]]
-    most: int
-
-
-def choose_capped(order: Ints, size: int, caps: Sequence[Cap]) -> Ints:
-    """Choose the first candidates of an order that keep to all caps, at most `size`."""
+    `groups`, (R,), lists those of each candidate.
+    """
     chosen: list[int] = []
-    used = [Counter[object]() for _ in caps]
+    used = Counter[object]()
     for row in order.tolist():
         if len(chosen) == size:
             break
-        if _has_room(row, caps, used):
+        if all(used[group] < most for group in groups[row]):
             chosen.append(row)
-            for cap, count in zip(caps, used, strict=True):
-                count.update(cap.groups[row])
+            used.update(groups[row])
     return np.array(chosen, np.int64)
-
-
-def _has_room(row: int, caps: Sequence[Cap], used: Sequence[Counter[object]]) -> bool:
-    """Return whether another pair of each group of a row keeps to all caps."""
-    for cap, count in zip(caps, used, strict=True):
-        if any(count[group] >= cap.most for group in cap.groups[row]):
-            return False
-    return True
 
 
 DRAWS = 10_000

@@ -2,7 +2,7 @@
 
 Pairs that are measured, repeated or outside the training data are left out and counted; a rule
 scores the others, and a batch of the best is written with all columns of its rows, with at most so
-many near-duplicates or mutants of one position as the user allows. Candidates with the same
+many mutants of one position as the user allows. Candidates with the same
 prediction differ in sigma, and by rounding: an order by these is none of the model. They get one
 score, and places that are drawn. R rows, B pairs of a batch.
 """
@@ -28,7 +28,6 @@ from abag.embed.tables.table import TableLike
 from abag.head.design.batches import (
     RULES,
     Aim,
-    Cap,
     Expectation,
     Hits,
     best_first,
@@ -70,10 +69,9 @@ from abag.head.predictor.scoring import (
     rounded,
     writing,
 )
-from abag.head.regimes.relations import antibody_clusters
 from abag.head.regimes.splits import REGIMES, words_of
-from abag.head.runs.rounds import say_earlier_batches
-from abag.head.runs.run_folder import naming_damage
+from abag.head.runs.rounds import describe_batches
+from abag.head.runs.run_folder import naming_damage, read_summary
 
 SEED = 0
 """Of the draws among pairs with the same prediction."""
@@ -107,14 +105,24 @@ def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     return replace(candidates, frame=frame.assign(**levels))
 
 
-def draw_places(candidates: Candidates, eligible: Ints) -> Ints:
-    """Draw an order of E eligible candidates, (E,), that does not depend on that of the rows."""
+def number_ties(values_E2: Floats) -> Ints:
+    """Number the groups of E candidates of which both values are the same, (E,); -1: in none."""
+    values = pd.DataFrame(values_E2)
+    number = np.full(len(values), -1)
+    tied = np.flatnonzero(values.duplicated(keep=False))
+    number[tied] = values.iloc[tied].groupby([0, 1], sort=False).ngroup()
+    return number
+
+
+def draw_places(tie: Ints, candidates: Candidates, eligible: Ints) -> Ints:
+    """Return what orders tied ones among E eligible candidates, (E,), whatever their rows are."""
+    place = np.arange(len(tie))
+    tied = np.flatnonzero(tie >= 0)
     keys = []
     for sequences in (candidates.antibodies, candidates.antigens):
-        keys.append(sequences.keys[sequences.of_row[eligible]].view(">u8").T)
-    place = np.empty(len(eligible), np.int64)
-    drawn = np.random.default_rng(SEED).permutation(len(eligible))
-    place[np.lexsort(np.concatenate(keys))] = drawn
+        keys.append(sequences.keys[sequences.of_row[eligible[tied]]].view(">u8").T)
+    drawn = np.random.default_rng(SEED).permutation(len(tied))
+    place[tied[np.lexsort(np.concatenate(keys))]] = drawn
     return place
 
 
@@ -128,16 +136,12 @@ class Drawn(NamedTuple):
     """Whether all candidates are the same: then all are drawn, even if there are no others."""
 
 
-def count_drawn(values_E2: Floats, is_chosen: Bools) -> Drawn:
-    """Count the chosen pairs of E candidates beside which others could have been chosen as well.
-
-    Candidates are ordered by two values, and drawn if both are the same.
-    """
-    number = pd.DataFrame(values_E2).groupby([0, 1], sort=False).ngroup().to_numpy()
-    if len(number) > 1 and (number == 0).all():
-        return Drawn(int(is_chosen.sum()), len(number), all_equal=True)
-    drawn = number[is_chosen & np.isin(number, number[~is_chosen])]
-    return Drawn(len(drawn), int(np.isin(number, drawn).sum()), all_equal=False)
+def count_drawn(tie: Ints, is_chosen: Bools) -> Drawn:
+    """Count the chosen of E candidates beside which others could have been chosen as well."""
+    if len(tie) > 1 and (tie == 0).all():
+        return Drawn(int(is_chosen.sum()), len(tie), all_equal=True)
+    drawn = tie[is_chosen & (tie >= 0) & np.isin(tie, tie[~is_chosen])]
+    return Drawn(len(drawn), int(np.isin(tie, drawn).sum()), all_equal=False)
 
 
 def say_unranked(
@@ -175,7 +179,7 @@ def say_unranked(
     unranked = sum(rows_of[name] for name in by_chance)
     if not unranked:
         return None
-    words = ", ".join(map(predictor.words, by_chance))
+    words = "; ".join(map(predictor.words, by_chance))
     why = (
         f"ranking is not shown to be better than random for {unranked:,} of "
         f"{counted(size, 'pair')} ({words})"
@@ -195,10 +199,6 @@ def _is_ranked(regime: str, predictor: Predictor) -> bool:
     return is_covered and not is_by_chance(predictor.regimes[used].verdict)
 
 
-IDENTITY = 0.98
-"""Of antibodies of one cluster, for ``--per-cluster``."""
-POOL = 4
-"""Clusters are computed of the best 4 candidates per pair of a batch, and of more if they must."""
 MOST_AT_ONE_POSITION = 0.5
 """Share of a batch above which a warning says that it changes one position."""
 
@@ -390,8 +390,11 @@ def rank(
             best = _best(candidates, measured)
         batch = _choose_batch(candidates, eligible, best, second, chosen, predictor)
         _say_kept(candidates, batch.index, chosen)
-        if chosen.run is not None:
-            say_earlier_batches(Path(chosen.run), quantity)
+        if chosen.run is not None and (Path(chosen.run) / "summary.json").exists():
+            for line in describe_batches(
+                read_summary(Path(chosen.run)).get("rounds", ()), quantity
+            ):
+                say(f"{chosen.run}: {line}")
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_chosen_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
@@ -541,6 +544,13 @@ def _say_regimes(
         )
 
 
+def _say_earlier_batches(run: Path, quantity: Quantity) -> None:
+    """Say what errors the predictions of earlier batches of a campaign had, if it has any."""
+    if (run / "summary.json").exists():  # else it is a predictor without its run
+        for line in describe_batches(read_summary(run).get("rounds", ()), quantity):
+            say(f"{run}: {line}")
+
+
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:
     if candidates.sigma is None and options.rule != "mean":
         msg = (
@@ -673,19 +683,19 @@ def _choose_batch(
     quantity = candidates.quantity
     level = levelled(candidates, number_equal(candidates, eligible))
     score = _score(level, best, options)
-    places = draw_places(candidates, eligible)
+    by_fronts = second is not None and second.above is None
+    value = second.value if second is not None and by_fronts else level.mean
+    tie = number_ties(np.stack([score, value], axis=1)[eligible])
+    places = draw_places(tie, candidates, eligible)
     front = None
-    value = level.mean
-    if second is not None and second.above is None:
-        value = second.value
+    if by_fronts:
         order, fronts = pareto_order(score[eligible], value[eligible], places)
         front = np.zeros(len(score), np.int64)
         front[eligible] = fronts
     else:
         order = best_first(score[eligible], value[eligible], places)
     index = _choose(candidates, eligible[order], options)
-    values_E2 = np.stack([score, value], axis=1)[eligible]
-    drawn = count_drawn(values_E2, np.isin(eligible, index))
+    drawn = count_drawn(tie, np.isin(eligible, index))
     why_not = say_unranked(candidates, index, drawn, predictor)
     is_drawn = drawn.pairs > MOST_DRAWN * len(index)
     expected = None
@@ -740,44 +750,18 @@ def _or_nan(value: float | None) -> float:
 
 
 def _choose(candidates: Candidates, order: Ints, options: RankOptions) -> Ints:
-    caps = list[Cap]()
-    size = len(order)
-    if options.per_position is not None:
-        caps.append(Cap(sites_of(candidates.frame["site"]), options.per_position))
-    if options.per_cluster is not None:  # only the best are clustered, more of them if they must
-        size = POOL * options.batch
-    while True:
-        pool = order[:size]
-        caps_of_pool = caps
-        if options.per_cluster is not None:
-            clusters = _clusters(candidates, pool)
-            caps_of_pool = [*caps, Cap(clusters, options.per_cluster)]
-        chosen = choose_capped(pool, options.batch, caps_of_pool)
-        if len(chosen) == options.batch:
-            return chosen
-        if size >= len(order):
-            break
-        size *= POOL
-    limits = []
-    if options.per_cluster is not None:
-        limits.append(f"--per-cluster {options.per_cluster}")
-    if options.per_position is not None:
-        limits.append(f"--per-position {options.per_position}")
-    verb = "allow" if len(limits) > 1 else "allows"
-    allowed = counted(len(chosen), "pair")
-    msg = (
-        f"{candidates.source}: {' and '.join(limits)} {verb} {allowed}; expected "
-        f"{options.batch:,}. Raise the limit, or use --batch {len(chosen)}."
-    )
-    raise PredictionError(msg)
-
-
-def _clusters(candidates: Candidates, pool: Ints) -> dict[int, list[int]]:
-    """Return the cluster of the antibody of each candidate of a pool."""
-    used, antibody = np.unique(candidates.antibodies.of_row[pool], return_inverse=True)
-    chains = [candidates.antibodies.chains[n] for n in used.tolist()]
-    clusters = antibody_clusters(chains, IDENTITY)[antibody]
-    return {row: [cluster] for row, cluster in zip(pool.tolist(), clusters.tolist(), strict=True)}
+    """Take the first candidates of an order that the limit on mutants of one position allows."""
+    most = options.per_position
+    if most is None:
+        return order[: options.batch]
+    chosen = choose_capped(order, options.batch, sites_of(candidates.frame["site"]), most)
+    if len(chosen) < options.batch:
+        msg = (
+            f"{candidates.source}: --per-position {most} allows {counted(len(chosen), 'pair')}; "
+            f"expected {options.batch:,}. Raise the limit, or use --batch {len(chosen)}."
+        )
+        raise PredictionError(msg)
+    return chosen
 
 
 def _say_kept(candidates: Candidates, chosen: Ints, options: RankOptions) -> None:

@@ -61,10 +61,10 @@ from abag.head.runs.report import render_page
 from abag.head.runs.run_folder import naming_damage
 
 if TYPE_CHECKING:
-    from abag.embed.tables.chains import Chains, Kind
+    from abag.embed.tables.chains import Chains
     from abag.embed.tables.layout import LayoutRecord
     from abag.head.models.kernels import GaussianProcess
-    from abag.head.predictor.predictor import Predictor, SequenceCounts
+    from abag.head.predictor.predictor import Predictor
     from abag.head.regimes.splits import FoundRegimes
 
 
@@ -87,7 +87,6 @@ class ScoredMutants(NamedTuple):
     parents: pd.DataFrame
     """The columns of `Predictor.score`, ``pkd_measured`` and ``pkd_compared`` of each parent: what
     is predicted for it as if it were as new as its mutants, the median over these."""
-    counts: dict[Kind, SequenceCounts]
 
 
 def score_mutants(
@@ -103,7 +102,7 @@ def score_mutants(
     pairs += [parents[number].mutant(changes) for number, changes in mutants]
     antibodies, antigens = zip(*pairs, strict=True)
     sides = [Sequences.of("antibody", antibodies), Sequences.of("antigen", antigens)]
-    counts = predictor.encode(store, *sides, **embed_options)
+    predictor.encode(store, *sides, **embed_options)
     scorer = Scorer(predictor, open_store(store), *sides)
     first = len(parents)
     pkd_measured = np.full(len(pairs), np.nan)
@@ -141,7 +140,7 @@ def score_mutants(
     parent_frame = parent_scores.assign(
         pkd_measured=pkd_measured[:first], pkd_compared=compared.reindex(range(first)).to_numpy()
     )
-    return ScoredMutants(frame, parent_frame, counts)
+    return ScoredMutants(frame, parent_frame)
 
 
 def _describe(
@@ -279,8 +278,6 @@ class ScanSummary(TypedDict):
     """Prediction that its mutants are compared with: as if it were as new as they are."""
     parent_measured: float | None
     """Measured pKd of the parent, if the run has measured it; None if there are several."""
-    antibodies: SequenceCounts
-    antigens: SequenceCounts
     seconds: float
     quantity: NotRequired[dict[str, Any]]
     """What is predicted, if it is no affinity."""
@@ -486,7 +483,6 @@ def _score_all(
     drawn = _drawn(_best_singles(singles, gain.to_numpy(), most, MOST_PER_SITE), options)
     if doubles or drawn:
         multiple = score_mutants(predictor, store, parents, doubles + drawn, measured, encoding)
-        _add_counts(single_scores.counts, multiple.counts, parents)
         frame = pd.concat([single_scores.frame, multiple.frame], ignore_index=True)
         scores = single_scores._replace(frame=frame)
     regimes = Counter(scores.frame["regime"].tolist())
@@ -543,8 +539,6 @@ def _summarize(
         "parent_pkd": None if only is None else float(only["pkd_predicted"]),
         "parent_compared": None if only is None else float(only["pkd_compared"]),
         "parent_measured": None if only is None else _or_none(only["pkd_measured"]),
-        "antibodies": scored.scores.counts["antibody"],
-        "antigens": scored.scores.counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),
     }
     if not quantity.affinity:
@@ -605,21 +599,6 @@ def read_measured(path: Path | None, quantity: Quantity = PKD) -> pd.Series:
         pairs = quantity.inward(pd.read_parquet(path, columns=names), "pkd")
         exact = pairs[pairs["censored"] == 0].astype({"pkd": float})
         return exact.groupby(["antibody_key", "antigen_key"])["pkd"].mean()
-
-
-def _add_counts(
-    singles: Mapping[Kind, SequenceCounts],
-    multiple: Mapping[Kind, SequenceCounts],
-    parents: Sequence[Parent],
-) -> None:
-    """Add the numbers of sequences of other mutants to those of single mutants."""
-    for kind, count in multiple.items():
-        # parents were counted with the single mutants
-        parent_count = len({getattr(parent, kind) for parent in parents})
-        single_counts = singles[kind]
-        single_counts["unique"] += count["unique"] - parent_count
-        single_counts["reused"] += count["reused"] - parent_count
-        single_counts["encoded"] += count["encoded"]
 
 
 BEST_COMBINED = 20

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 
 from abag.core.arrays import hex_keys, weights_of
-from abag.core.files import cache_dir
 from abag.core.messages import counted
 from abag.core.options import VectorOptions
 from abag.core.python_surface import as_html, shorten
@@ -145,7 +144,7 @@ class PairDataset:
         They are those that ``abag fit --split`` keeps in one part, at the identities of the
         options.
         """
-        groups = PairGroups(self.pairs, self.options, cache_dir() / "clusters")
+        groups = PairGroups(self.pairs, self.options)
         return {kind: groups.of_method(kind) for kind in self.folders}
 
     def keys(self, kind: Kind) -> list[str]:
@@ -170,7 +169,7 @@ class PairDataset:
         The pairs of a part are ``split.rows(TRAIN)``, with ``TRAIN``, ``VALIDATION`` and ``TEST``
         of `abag.head.regimes.splits`.
         """
-        return make_splits(self.pairs, self.options, cache=cache_dir() / "clusters")
+        return make_splits(PairGroups(self.pairs, self.options))
 
     def torch(self, rows: NDArray[np.integer | np.bool_] | None = None) -> TorchPairs:
         """Return pairs as a ``torch.utils.data.Dataset`` of ``(x, y)``.

@@ -21,7 +21,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from abag.core.errors import FLAG, AbagError, LabelError, OptionError, TableError
-from abag.core.files import cache_dir
 from abag.core.frames import as_pandas, is_table
 from abag.core.messages import reporting
 from abag.core.options import VectorOptions, schema, unknown_option
@@ -740,7 +739,7 @@ def pair_groups(
         )
         reading = TableOptions(no_antigen=no_antigen)
         pairs = labelled(read_frame(X, columns=columns, options=reading))
-        groups = PairGroups(pairs, options, cache_dir() / "clusters")
+        groups = PairGroups(pairs, options)
         of_pair: NDArray[np.int64] = getattr(groups, kind)
         return of_pair[pair_of_row(pairs)]
 

@@ -41,6 +41,7 @@ from scipy.special import ndtr
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import align, counted, quoted
 from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.table import read_texts
 from abag.head.evaluation.metrics import METRICS, average_precision, hits_by_cutoff
 from abag.head.evaluation.scores import (
     LEAST_OF_SIDE,
@@ -61,7 +62,7 @@ from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import REGIMES, TEST, Shown, applicable, total_leaks
 
 if TYPE_CHECKING:
-    from abag.head.labels.labelled_pairs import LabelledPairs, LabelReading
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.regimes.folds import MeasuredRegime
 
 
@@ -346,9 +347,8 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
             cells = _pick_cells(cut, quantity)
             at = -2 if cut["wanted"] == "precision" else -1
             if cells[at] is not None:
-                found = with_interval(
-                    cut[cut["wanted"]], cut.get("interval"), "{:.0%}".format
-                )  # runs of 1.0.0 have none
+                interval = cut.get("interval")  # runs of earlier versions have none
+                found = with_interval(cut[cut["wanted"]], interval, "{:.0%}".format)
                 cells[at] = f"{found}{_missed(cut)}"
             rows.append([f"a {cut['wanted']} of {cut['level']:.0%}", *cells])
         bins = []
@@ -557,6 +557,8 @@ EXPLAINED_SHARE = 0.5
 
 FAR = 2.0
 """A label is far from the others at this multiple of their range."""
+MOST_WORDS = 20
+"""Distinct cells of a column that may say what the labels of its rows are of."""
 FEWEST_BESIDE_FAR = 10  # different labels, below which none is far
 
 
@@ -632,7 +634,7 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
         lines = _problems_of_classes(pairs, summary["conflicting_pairs"])
     else:
         lines = _repeated_label(pkd, summary["commonest"], pairs) or _far_label(pkd, pairs)
-        lines += _implausible_labels(summary, pairs.reading)
+        lines += _implausible_labels(summary, pairs)
         if not quantity.affinity and not quantity.is_log:
             lines += _wide_scale(pkd, quantity)
     groups = {"antigen": pairs.antigen}
@@ -750,7 +752,8 @@ def _as_written(pairs: LabelledPairs, value: float) -> str:
     return f" ({written} in column {column!r})"
 
 
-def _implausible_labels(summary: dict[str, Any], reading: LabelReading) -> list[str]:
+def _implausible_labels(summary: dict[str, Any], pairs: LabelledPairs) -> list[str]:
+    reading = pairs.reading
     quantity = reading.quantity
     amount = f"{reading.conflict:.3g} {quantity}"
     apart = f"more than {amount}{'' if quantity.affinity else ', a standard deviation,'} apart"
@@ -758,7 +761,8 @@ def _implausible_labels(summary: dict[str, Any], reading: LabelReading) -> list[
     problems = {
         "out_of_range": ("label", "is", "are", usual),
         "conflicting_pairs": (
-            "pair", "has", "have", f"labels or bounds {apart}. See --replicates."
+            "pair", "has", "have",
+            f"labels or bounds {apart}. See --replicates.",
         ),
         "disputed_antigens": (
             "antigen", "has", "have", f"means of assays {apart}: do not mix these assays."
@@ -769,8 +773,31 @@ def _implausible_labels(summary: dict[str, Any], reading: LabelReading) -> list[
         number = summary[name]
         if number:
             verb = of_one if number == 1 else of_several
-            lines.append(f"{counted(number, noun)} {verb} {problem}")
+            more = _say_what_parts(pairs) if name == "conflicting_pairs" else ""
+            lines.append(f"{counted(number, noun)} {verb} {problem}{more}")
     return lines
+
+
+def _say_what_parts(pairs: LabelledPairs) -> str:
+    """Name the column of words that no two measurements of a pair share, as a long table has it."""
+    if pairs.usable is None:
+        return ""
+    pair = ["antibody", "antigen"]
+    rows = pairs.usable[pairs.usable.duplicated(pair, keep=False)]
+    frame = pairs.table.frame.iloc[rows["row"]]
+    used = {*pairs.table.columns.values()}
+    for name in [name for name in frame if name not in used]:
+        texts = read_texts(frame[name]).reset_index(drop=True)
+        words = texts.drop_duplicates()
+        are_few = 1 < len(words) <= MOST_WORDS and 2 * len(words) < len(texts)
+        if not are_few or not words.str.contains("[A-Za-z]{2}").all():
+            continue
+        if not rows[pair].assign(text=texts.to_numpy()).duplicated().any():
+            return (
+                f" Column {name!r} tells them apart: if it says what was measured, keep the rows "
+                "of one of its values."
+            )
+    return ""
 
 
 def _count_disputed_antigens(pairs: LabelledPairs) -> int:

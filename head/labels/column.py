@@ -127,7 +127,6 @@ _SUMMARIES = frozenset(
 """Words that set one column above those that it summarises."""
 MOST_UNUSUAL = 0.05
 """Share of numbers outside the usual range of pKd that a matrix of pKd may have."""
-_YEARS = (1900, 2100)
 _MOLAR = (1e-15, 1e-3)
 """Least and largest concentration that may be in M."""
 _MEDIAN_MOLAR = 1e-5  # above, off-rates called kd are as likely
@@ -228,10 +227,8 @@ class Column:
         are_whole = bool((values % 1 == 0).all())
         is_described = any(map(_OF_ROWS.fullmatch, words)) or bool(_COMPUTED.search(joined))
         is_other = is_described or len(values) < 3 or self.header.predicted
-        if kind == 2 and not is_other:
-            are_years = _YEARS[0] <= values[0] and values[-1] <= _YEARS[1]
-            are_of_rows = are_years or len(values) == rows == np.ptp(values) + 1
-            is_other = (are_whole and bool(are_of_rows)) or any(map(_BESIDE.fullmatch, words))
+        if kind == 2:
+            is_other |= any(map(_BESIDE.fullmatch, words))
         is_summary = not _SUMMARIES.isdisjoint(words)
         are_repeated = 10 * len(values) < rows
         is_no_label = bool(self.header.not_label)
@@ -273,7 +270,8 @@ class Column:
 
     def in_unit(self, unit: str, role: str = "pkd") -> str:
         """Spell the options that read it as affinities in a unit."""
-        return f"{column_option(role, self.name)} --label {unit}"
+        named = "" if self.table.is_matrix else f"{column_option(role, self.name)} "
+        return f"{named}--label {unit}"
 
     @property
     def hint(self) -> str:
@@ -457,12 +455,10 @@ class Columns:
             self._refuse_missing("no column of numbers for the label")
         first = self.numbers[0].name
         advice = "" if options.better else " --label value --better higher, or lower"
-        empty = int(self.table.frame[first].isna().sum())
-        skip = f" Its empty cells, {empty:,}, need --bad-rows skip." if empty else ""
         msg = (
             f"{self.table.source}: no column for the label, but {quote_some(_names(self.numbers))} "
             "may be another quantity; expected one to be chosen. Use "
-            f"{column_option('label', first)}{advice}.{skip}"
+            f"{column_option('label', first)}{advice}."
         )
         raise UnclearLabel(msg)
 

@@ -358,7 +358,7 @@ class FitConfig(
 
 
 OF_EARLIER_VERSIONS = frozenset({"allow_adapter_leak"})
-"""Options that config.json of a run of 1.0.0 has and this version has not."""
+"""Options that config.json of an earlier version has and this one has not."""
 MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"} | OF_EARLIER_VERSIONS
 """What may differ when a run is resumed: none of it changes the meaning of the result, and the
 format is checked when config.json is read."""

@@ -533,18 +533,13 @@ class LetterSide(KernelSide):
 
     def _by_letter(self, code_NS: NDArray[np.uint8], weights: Sequence[float]) -> list[Floats]:
         """Return what `distances` does of the columns of these letters."""
-        from scipy import sparse  # takes 0.1 s, and --help lists this model
+        from abag.head.regimes.similar import unusual_letters  # imports pandas and scipy
 
         usual_S = align([self.one_hot.reference], self.one_hot.reference)[0]
-        row, place = np.nonzero(code_NS != usual_S)
-        letters, column = np.unique(place * 256 + code_NS[row, place], return_inverse=True)
-        place_U, letter_U = np.divmod(letters, 256)
-        ends = np.searchsorted(row, np.arange(len(code_NS) + 1))
-        shape = (len(code_NS), len(letters))
-        unusual_NU = sparse.csr_array((np.ones(len(row)), column, ends), shape)
+        unusual_NU, place_U, letter_U = unusual_letters(code_NS, usual_S, np.dtype(np.float64))
         bounds = self.one_hot.bounds
         width = self.one_hot.width
-        step = max(1, MOST_VALUES // max(1, len(letters)))
+        step = max(1, MOST_VALUES // max(1, len(letter_U)))
         distances = []
         for view, (unit, weight) in enumerate(zip(self.units, weights, strict=True)):
             if not weight:
@@ -557,7 +552,7 @@ class LetterSide(KernelSide):
             for at in range(0, len(self.train_AD), step):
                 train_BC = self.train_AD[at : at + step, of_view]
                 usual_B = self.usual_VA[view, at : at + step]
-                more_UB = np.empty((len(letters), len(train_BC)))
+                more_UB = np.empty((len(letter_U), len(train_BC)))
                 for number in distinct(place_U).tolist():
                     part = slice(*bounds[number : number + 2])
                     here = slice(*np.searchsorted(place_U, [number, number + 1]))

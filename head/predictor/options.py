@@ -424,9 +424,6 @@ class RankOptions(TableOptions, group="Choice"):
         help="Leave out pairs whose second property is predicted to be worse than this.",
     )
     keep_far: bool = option(False, help="Keep pairs outside the training data.")
-    per_cluster: int | None = option(
-        None, low=1, metavar="N", help="Most pairs per cluster of antibodies at 98 % identity."
-    )
     per_position: int | None = option(
         None,
         low=1,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -131,16 +131,6 @@ class SequenceCollector:
         self._number.clear()
         keys = keys_array(self._kind, chains)
         return Sequences(self._kind, chains, keys, np.concatenate(self._of_row))
-
-
-class SequenceCounts(TypedDict):
-    """Numbers of distinct antibodies, or antigens, of a prediction."""
-
-    unique: int
-    reused: int
-    encoded: int
-    new: NotRequired[int]
-    """Not in training themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -629,33 +619,27 @@ class Predictor:
         path: Path,
         *sides: AnySequences,
         **options: Any,  # noqa: ANN401
-    ) -> dict[Kind, SequenceCounts]:
-        """Encode the sequences that a store lacks, if the predictor can, and count them.
+    ) -> None:
+        """Encode the sequences that a store lacks, if the predictor can.
 
         The options are those of `Predictor.predict`.
         """
         store = existing_store(path)
         new: dict[Kind, list[Chains]] = {}
-        counts: dict[Kind, SequenceCounts] = {}
         for sequences in sides:
             lacking = np.flatnonzero(self.missing(store, sequences.kind, sequences.keys)).tolist()
-            counts[sequences.kind] = {
-                "unique": len(sequences.keys),
-                "reused": len(sequences.keys) - len(lacking),
-                "encoded": len(lacking),
-            }
             if lacking:
                 new[sequences.kind] = [sequences.chains[n] for n in lacking]
-        if self.embed is not None and new:
-            parts = []
+        if self.embed is None or not new:
+            return
+        parts = []
+        for kind, chains in new.items():
+            parts.append(f"{counted(len(chains), kind)} with {self.spec(kind).name}")
+        say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
+        given = {name: value for name, value in options.items() if value is not None}
+        with reporting(details=False):  # which encoders, and how many sequences, has been said
             for kind, chains in new.items():
-                parts.append(f"{counted(len(chains), kind)} with {self.spec(kind).name}")
-            say(f"encoding {' and '.join(parts)} into {path}, which lacks them")
-            given = {name: value for name, value in options.items() if value is not None}
-            with reporting(details=False):  # which encoders, and how many sequences, has been said
-                for kind, chains in new.items():
-                    self._embed(kind, chains, path, given)
-        return counts
+                self._embed(kind, chains, path, given)
 
     def _embed(
         self, kind: Kind, chains: Sequence[Chains], store: Path, given: Mapping[str, Any]
@@ -730,7 +714,7 @@ class Scorer:
         self._predictor = predictor
         self._store = store
         self._sides = antibodies, antigens
-        self.new = tuple(
+        self._new = tuple(
             predictor.seen[sequences.kind].compare(sequences.chains) for sequences in self._sides
         )
         """What is new about the distinct antibodies, (N,), and antigens, (M,)."""
@@ -757,7 +741,7 @@ class Scorer:
         if features is not None:
             factor = factor * features.factor(self._predictor.category_noise)
             why_far = np.where(why_far == "", features.why_far, why_far)
-        of_antibodies, of_antigens = self.new
+        of_antibodies, of_antigens = self._new
         scores, regimes = self._predictor.score(
             pairs,
             of_antibodies.take(antibody),

@@ -101,10 +101,9 @@ from abag.head.predictor.predictor import (
     Predictor,
     Scorer,
     SequenceCollector,
-    SequenceCounts,
     Sequences,
 )
-from abag.head.regimes.splits import KNOWN, words_of
+from abag.head.regimes.splits import words_of
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -584,8 +583,6 @@ class PredictSummary(TypedDict):
     """False if all rows have the same prediction."""
     same_prediction: dict[str, int]
     """Rows of the regimes in which all rows have the same prediction."""
-    antibodies: SequenceCounts
-    antigens: SequenceCounts
     seconds: float
     explanation: NotRequired[str]
     """Table of what residues contribute."""
@@ -671,7 +668,7 @@ def predict(
         predictor.refuse_without_chains(antibodies, source.source)
         if explained is not None:
             refuse_unexplained(predictor, source.rows)
-        counts = predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
+        predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
         regimes = Counter[Any]()
         why_far = Counter[Any]()
@@ -703,8 +700,6 @@ def predict(
     if out is None:
         is_crossed = chosen.cross is not None
         return pd.concat(frames, ignore_index=True) if is_crossed else in_memory(frames, table)
-    for kind, new in zip(KINDS, scorer.new, strict=True):
-        counts[kind]["new"] = int((new.level != KNOWN).sum())
     summary: PredictSummary = {
         "out": str(out),
         "rows": source.rows,
@@ -715,8 +710,6 @@ def predict(
         "verdicts": verdicts,
         "can_rank": same.can_rank or not several,
         "same_prediction": same.regimes if several else {},
-        "antibodies": counts["antibody"],
-        "antigens": counts["antigen"],
         "seconds": round(time.monotonic() - start_s, 3),
     }
     if explained is not None and explanation is not None:

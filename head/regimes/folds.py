@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -585,16 +584,14 @@ def measure_regimes(table: RegimesOfTable) -> list[MeasuredRegime]:
     return [MeasuredRegime(regime, tuple(with_distance), tuple(independent))]
 
 
-def make_splits(
-    pairs: LabelledPairs, options: SplitOptions | None = None, *, cache: Path | None = None
-) -> list[Split]:
-    """Split the pairs once, or into folds times repeats; ``auto``: the folds of every regime.
+def make_splits(groups: PairGroups) -> list[Split]:
+    """Split pairs once, or into folds times repeats; ``auto``: the folds of every regime.
 
-    `cache` keeps clusters for the next call; ``description`` has what is held out, and leaks.
+    ``description`` has what is held out, and leaks.
     """
-    table = RegimesOfTable(PairGroups(pairs, options or SplitOptions(), cache))
-    if table.groups.options.split_name != "auto":
-        return divide(table, table.groups.options)
+    table = RegimesOfTable(groups)
+    if groups.options.split_name != "auto":
+        return divide(table, groups.options)
     splits = list[Split]()
     for measured in measure_regimes(table):
         splits += measured.splits

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Ints
+from abag.core.arrays import Bools, Floats, Ints
 from abag.core.files import cache_dir, load_cached, store_cached
 from abag.embed.tables.chains import CHAIN_ROLES, KINDS, Chains, Kind, position_number
 from abag.embed.tables.numbering import Numbered, number_antibodies
@@ -49,6 +49,7 @@ from abag.head.regimes.similar import (
     letters_of,
     number_by_appearance,
     profile_words,
+    unusual_letters,
     whole_distances,
     whole_near,
 )
@@ -84,8 +85,8 @@ class PairGroups:
 
     pairs: LabelledPairs
     options: SplitOptions
-    cache: Path | None = None
-    """Folder of cached clusters; None: they are not kept."""
+    is_cached: bool = True
+    """Whether clusters and numbering are read from the cache, and kept there."""
 
     @cached_property
     def pair(self) -> Ints:
@@ -172,7 +173,7 @@ class PairGroups:
     @cached_property
     def _clones(self) -> Ints:
         chains = self.pairs.table.antibodies.chains
-        numbering = None if self.cache is None else cache_dir() / "numbering"
+        numbering = cache_dir() / "numbering" if self.is_cached else None
         return self._cached("antibody", "clones", lambda: clone_clusters(chains, numbering))
 
     @cached_property
@@ -183,7 +184,8 @@ class PairGroups:
 
     def _cached(self, kind: Kind, name: str, compute: Callable[[], Ints]) -> Ints:
         keys = self.pairs.table.sequences[kind].keys
-        return cached_clusters(f"{kind} {name}", keys, compute, self.cache)
+        cache = cache_dir() / "clusters" if self.is_cached else None
+        return cached_clusters(f"{kind} {name}", keys, compute, cache)
 
     def _of_pairs(self, kind: Kind, labels: Ints) -> Ints:
         return number_by_appearance(labels[self.pairs.index(kind)])
@@ -260,17 +262,13 @@ def _are_near_by(kind: Kind, distance: Ints, sequences: Sequence[Chains], identi
     an antibody in one string, nor that of an antigen's longest chain, nor of a chain inside
     another. The edits that an identity allows depend on the lengths alone, which are equal.
     """
-    if kind == "antibody":
-        lengths = np.array([sum(map(len, chains)) for chains in sequences], np.int64)
-        edits = count_edits(lengths, identity)
-        return np.asarray((distance != NONE) & (distance <= edits))
-    lengths = np.array([max(map(len, chains), default=0) for chains in sequences], np.int64)
-    edits = np.zeros(len(sequences), np.int64)
-    for peptides in (False, True):
-        rows = (lengths < PEPTIDE) == peptides
-        least = identity_of_chains(identity, is_peptide=peptides)
-        edits[rows] = count_edits(lengths[rows], least)
-    return np.asarray((distance != NONE) & (distance <= edits))
+    size = sum if kind == "antibody" else max
+    lengths = np.array([size([0, *map(len, chains)]) for chains in sequences], np.int64)
+    least: Floats | float = identity
+    if kind == "antigen":
+        of_peptides = identity_of_chains(identity, is_peptide=True)
+        least = np.where(lengths < PEPTIDE, of_peptides, identity)
+    return np.asarray((distance != NONE) & (distance <= count_edits(lengths, least)))
 
 
 # ---- antibodies ----------------------------------------------------------------------------------
@@ -559,8 +557,6 @@ def _by_positions(code_NL: NDArray[np.uint8], code_TL: NDArray[np.uint8]) -> Nea
     row of a table tells by how much more or less. The sums of these rows are the product of a
     sparse matrix and the table, of bytes: they wrap around, but no distance is above the largest.
     """
-    from scipy import sparse
-
     usual_L = _most_common(code_NL[:: 1 + len(code_NL) // SAMPLE])
     varies_L = (code_NL != usual_L).any(axis=0) | (code_TL != usual_L).any(axis=0)
     usual_L = usual_L[varies_L]
@@ -570,20 +566,14 @@ def _by_positions(code_NL: NDArray[np.uint8], code_TL: NDArray[np.uint8]) -> Nea
     index = np.zeros(len(code_NL), np.int64)
     for start in range(0, len(code_NL), QUERIES):
         code_CL = code_NL[start : start + QUERIES, varies_L]
-        query, place = np.nonzero(code_CL != usual_L)
-        unusual = place * LETTERS + code_CL[query, place]
-        letters, column = np.unique(unusual, return_inverse=True)
-        place_U, letter_U = np.divmod(letters, LETTERS)
-        ends = np.searchsorted(query, np.arange(len(code_CL) + 1))
-        ones = np.ones(len(query), number)
-        unusual_CU = sparse.csr_array((ones, column, ends), (len(code_CL), len(letters)))
-        step = max(LEAST_BLOCK, TABLE_BYTES // (number.itemsize * (len(letters) + 1)))
+        unusual_CU, place_U, letter_U = unusual_letters(code_CL, usual_L, number)
+        step = max(LEAST_BLOCK, TABLE_BYTES // (number.itemsize * (len(letter_U) + 1)))
         parts = range(0, len(code_CL), QUERIES_AT_ONCE)
         parts_QU = [unusual_CU[part : part + QUERIES_AT_ONCE] for part in parts]
         for first in range(0, code_LT.shape[1], step):
             code_LB = code_LT[:, first : first + step]
             differs_LB = code_LB != usual_L[:, None]
-            more_UB = (code_LB[place_U] != letter_U[:, None].astype(np.uint8)).astype(number)
+            more_UB = (code_LB[place_U] != letter_U[:, None]).astype(number)
             more_UB -= differs_LB[place_U]
             usual_B = differs_LB.sum(axis=0, dtype=number)
             for part, part_QU in zip(parts, parts_QU, strict=True):

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from abag.core.arrays import Bools, Ints, Matrix
+from abag.core.arrays import Bools, Floats, Ints, Matrix
 from abag.core.cores import count_cores, limit_blas
 from abag.core.messages import bar
 from abag.embed.tables.chains import STANDARD_RESIDUES
@@ -56,7 +56,7 @@ _TOTAL = _STEPS[..., -1].astype(np.int16).ravel()
 _LEAST = _STEPS.min(axis=2).astype(np.int16).ravel()
 
 
-def count_edits(lengths: Ints, identity: float) -> Ints:
+def count_edits(lengths: Ints, identity: Floats | float) -> Ints:
     """Return the edits up to which others are near-duplicates of strings of N lengths, (N,)."""
     # 1e-9, because (1 - 0.9) * 10 is 0.9999999999999998
     return np.asarray(np.floor((1 - identity) * lengths + 1e-9), np.int64)
@@ -71,6 +71,23 @@ def letters_of(strings: Sequence[str] | Strings) -> NDArray[np.uint8]:
     """Return the letters of N strings of one length, as ASCII codes, (N, L)."""
     text = "".join(strings).encode("ascii")
     return np.frombuffer(text, np.uint8).reshape(len(strings), -1 if len(strings) else 0)
+
+
+def unusual_letters(
+    code_NL: NDArray[np.uint8], usual_L: NDArray[np.uint8], dtype: np.dtype[Any]
+) -> tuple[sparse.csr_array, Ints, NDArray[np.uint8]]:
+    """Mark where N sequences have other letters than the usual ones.
+
+    Returns a 1 for each of U such letters at a position that a sequence has, (N, U), and of these
+    letters the positions, ascending, and the codes, (U,) each.
+    """
+    row, place = np.nonzero(code_NL != usual_L)
+    letters, column = np.unique(place * 256 + code_NL[row, place], return_inverse=True)
+    place_U, letter_U = np.divmod(letters, 256)
+    ends = np.searchsorted(row, np.arange(len(code_NL) + 1))
+    ones = np.ones(len(row), dtype)
+    marks_NU = sparse.csr_array((ones, column, ends), (len(code_NL), len(letters)))
+    return marks_NU, place_U, letter_U.astype(np.uint8)
 
 
 def length_order(strings: Strings) -> Ints:

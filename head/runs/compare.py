@@ -27,7 +27,7 @@ from abag.core.options import user_path
 from abag.head.evaluation.scores import INDISTINGUISHABLE, compare_models
 from abag.head.evaluation.verdicts import describe_regimes
 from abag.head.regimes.splits import KEYS
-from abag.head.runs.rounds import COLUMN_NAMES, round_cells, rounds_of
+from abag.head.runs.rounds import COLUMN_NAMES, round_cells
 from abag.head.runs.run_folder import (
     NoFinishedRun,
     SavedRun,
@@ -155,7 +155,6 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
             if not (run / "summary.json").exists():
                 return read_progress(run, read_config(run)), None
             saved = read_run(run)
-            rounds = rounds_of(run, saved.summary)
     except NoFinishedRun as error:
         return {"run": str(run), "state": "unreadable", "reason": str(error)}, None
     state = {
@@ -165,7 +164,7 @@ def _describe_run(run: Path) -> tuple[dict[str, Any], SavedRun | None]:
         "steps": saved.summary["steps"],
         "folds": int(saved.tested["fold"].max()) + 1,
         "regimes": saved.summary["regimes"],
-        "rounds": rounds,
+        "rounds": saved.summary.get("rounds", []),
     }
     data = saved.summary["data"]
     for name in ("quantity", "better", "classes"):  # the last two not of an affinity

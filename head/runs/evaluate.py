@@ -20,7 +20,6 @@ from scipy.special import stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
 from abag.core.errors import AbagError, OptionError, PredictionError
-from abag.core.files import cache_dir
 from abag.core.messages import counted, quoted, say
 from abag.core.options import schema
 from abag.embed.store.store import open_store
@@ -396,7 +395,7 @@ def _score_table(
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """Score the pairs of a table by what is new about them; return the scores of each, too."""
     identities = {name: saved.config[name] for name in ("antibody_identity", "antigen_identity")}
-    groups = PairGroups(pairs, SplitOptions(**identities), cache_dir() / "clusters")
+    groups = PairGroups(pairs, SplitOptions(**identities))
     pairs = with_clusters(groups)
     scores_by_row, baselines = _score_pairs(predictor, pairs, store)
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)

@@ -12,14 +12,13 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import DamagedFile, RunError
-from abag.core.files import read_json
 from abag.core.messages import counted, printable, quoted, say
 from abag.embed.tables.chains import NO_ANTIGEN
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import read_names
 from abag.head.labels.column import Remembered, decide_label
-from abag.head.labels.headers import PKD, Quantity
+from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import CONFLICT_PKD, LabelledPairs
 from abag.head.labels.options import BesideRole, LabelOptions
 from abag.head.labels.values import disagreement, spread_of
@@ -188,21 +187,6 @@ def describe_history(pairs: LabelledPairs, history: list[dict[str, Any]]) -> lis
     return rows
 
 
-def rounds_of(run: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rounds in a summary of a run, checked; empty for a run of one round."""
-    rounds = summary.get("rounds", [])
-    try:
-        whole = [entry["round"] for entry in rounds] == [*range(len(rounds))]
-        round_cells(rounds, PKD)
-        _describe_batches(rounds, PKD)
-    except (LookupError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        msg = f"{run / 'summary.json'}: its rounds are damaged. Copy the whole run folder again."
-        raise DamagedFile(msg)
-    return list(rounds)
-
-
 def round_cells(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[tuple[str, ...]]:
     """Return the cells of `COLUMN_NAMES`, a row per round."""
 
@@ -241,10 +225,10 @@ def describe_promises(
             "The scores of all rounds together mix two kinds of pairs: those of round 0 speak for "
             "pairs like its own, those of later rounds for selected ones, such as the next batch."
         )
-    return [*lines, *_describe_batches(rounds, quantity)]
+    return [*lines, *describe_batches(rounds, quantity)]
 
 
-def _describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
+def describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
     """Say in a line how far off the predictions of earlier batches were, if any came back."""
     batches = []
     for entry in rounds:
@@ -264,15 +248,6 @@ def _describe_batches(rounds: Sequence[Mapping[str, Any]], quantity: Quantity) -
     if not batches:
         return []
     return [f"predictions of batches before they were measured: {'; '.join(batches)}"]
-
-
-def say_earlier_batches(run: Path, quantity: Quantity) -> None:
-    """Say what errors the predictions of earlier batches of a campaign had, if it has any."""
-    path = run / "summary.json"
-    if not path.exists():  # a predictor without its run
-        return
-    for line in _describe_batches(rounds_of(run, read_json(path)), quantity):
-        say(f"{run}: {line}")
 
 
 def _apart_in_words(score: Mapping[str, Any], quantity: Quantity) -> str:

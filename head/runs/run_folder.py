@@ -30,13 +30,13 @@ from abag.head.evaluation.metrics import Scores
 from abag.head.evaluation.scores import RegimeScore, TestedPairs
 from abag.head.evaluation.verdicts import StrongSummary, describe_regimes, describe_strong
 from abag.head.labels.column import RunLayout
-from abag.head.labels.headers import Quantity
+from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs
 from abag.head.labels.options import Label, LabelOptions
 from abag.head.models.config import FitConfig, check_same
 from abag.head.predictor.folder import refuse_of_another_run
 from abag.head.regimes.splits import KEYS, Split, split_frame
-from abag.head.runs.rounds import describe_promises
+from abag.head.runs.rounds import describe_batches, describe_promises, round_cells
 
 RUN_FORMAT = "abag-run 6"
 _UNREADABLE = (
@@ -345,10 +345,13 @@ def read_summary(run: Path) -> RunSummary:
     summary = read_json(path)
     reason = why_mistyped(summary, RunSummary)
     if not reason:
+        rounds = summary.get("rounds", ())
         try:
             describe_regimes(summary["regimes"])
+            round_cells(rounds, PKD)
+            describe_batches(rounds, PKD)
         except (LookupError, TypeError, ValueError) as error:
-            reason = f"the scores of its regimes are damaged ({first_line(error)})"
+            reason = f"its scores or rounds are damaged ({first_line(error)})"
     if reason:
         msg = f"{path}: {reason}. Copy the whole run folder again."
         raise DamagedFile(msg)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from abag.core.errors import OptionError
-from abag.core.files import cache_dir, read_json
+from abag.core.files import read_json
 from abag.core.messages import detail, say
 from abag.core.options import VectorsOf
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
@@ -252,7 +252,7 @@ def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
     """Return the inputs with the clusters of their sequences, and the folds of each regime."""
     config = inputs.options
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
-    groups = PairGroups(inputs.pairs, config, cache_dir() / "clusters")
+    groups = PairGroups(inputs.pairs, config)
     pairs = with_clusters(groups)
     folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
     table = RegimesOfTable(groups)

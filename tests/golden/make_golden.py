@@ -354,7 +354,6 @@ def rankings(folder):
         "improvement --best 11",
         "probability --above 10",
         "ucb --explore 3 --keep-far",
-        "ucb --per-cluster 2",
     ):
         out = f"rank {rule}.csv"
         arguments = ("--measured", "some.csv", "--batch", "12", "--rule", *rule.split())
