@@ -89,6 +89,7 @@ def collect(folder, out, name, size, seed):
     kept = {}
     asked = []
     weigh, stack_weights, make = weighing.weigh, weighing.stack_weights, fitting.make_predictor
+    fit_all_pairs = fitting.fit_all_pairs
 
     def weigh_and_keep(pairs, measured, folds):
         asked.clear()
@@ -106,13 +107,17 @@ def collect(folder, out, name, size, seed):
         asked.append(arguments)
         return stack_weights(*arguments)
 
+    def fit_all_parts(trainings, split, rows, names, work=None):
+        kept["needed"] = names
+        return fit_all_pairs(trainings, split, rows, list(trainings.models), work)
+
     def make_and_keep(inputs, parts, *others):
-        kept["predictor"] = replace(make(inputs, parts, *others), parts=parts)
-        return replace(kept["predictor"], parts=parts.used([m.mixture.weights for m in
-                                                            kept["predictor"].regimes.values()]))  # fmt: skip
+        kept["predictor"] = make(inputs, parts, *others)
+        needed = {name: parts.models[name] for name in kept["needed"]}
+        return replace(kept["predictor"], parts=replace(parts, models=needed))
 
     weighing.weigh, weighing.stack_weights = weigh_and_keep, stack_and_keep
-    fitting.make_predictor = make_and_keep
+    fitting.fit_all_pairs, fitting.make_predictor = fit_all_parts, make_and_keep
     train, held_out = draw(folder, name, size, seed)
     plain = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
     with tempfile.TemporaryDirectory() as scratch, reporting(silent=True):

@@ -29,7 +29,10 @@ LONG = [
     ("bench_mixing.py", ["collect"], "mixing.md"), ("bench_log_scale.py", [], "log_scale.md"),
 ]  # fmt: skip
 """Five seconds or more each; `.ci/run` only imports what they use."""
-LONG_LINES = ("bench_campaign.py", "bench_growth.py", "bench_time_left.py", "bench_unseen.py")
+LONG_LINES = (
+    "bench_campaign.py", "bench_growth.py", "bench_time_left.py", "bench_trees.py",
+    "bench_unseen.py",
+)  # fmt: skip
 """Those that write lines instead of a page, ten seconds or more each."""
 
 

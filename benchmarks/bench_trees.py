@@ -1,0 +1,417 @@
+"""Would trees, or a kernel that learns which columns count, be a part of a stack?
+
+Judged by rows that abag never saw.
+
+    python benchmarks/bench_trees.py collect FOLDER --out DIR [--seeds 2] [--sizes 120 500] [--only rbd]
+    python benchmarks/bench_trees.py judge --out DIR
+    python benchmarks/bench_trees.py binary FOLDER --out lines.jsonl [--seeds 4] [--only rbd]
+    python benchmarks/bench_trees.py summary --out lines.jsonl
+    python benchmarks/bench_trees.py collect --tiny --out DIR
+
+`collect` is that of `bench_mixing.py` with more parts, which are fitted in every fold: a random forest,
+extremely randomised trees, boosted trees (all of scikit-learn), and `relevance`, kernel ridge whose
+columns are weighed three times by the mean squared slope of the fit before (Radhakrishnan et al.,
+Science 383:1461, 2024, on the diagonal). They read one-hot columns of the
+residues of a side that consists of variants, shares of residues and lengths of another. The same
+rows are predicted by ridge, forest and process of scikit-learn as in `bench_peers.py`. `judge` weighs
+the parts of each regime with and without trees, and prints the RMSE of held-out rows relative to that
+without; beside the best of the three regressors, how often it is 10 % above that. `binary` has the
+stack with and without a forest on tables of yes and no, beside a forest alone, as `bench_binary.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from bench_mixing import LEAST_ROWS, collect, draw
+from scipy.spatial.distance import cdist
+
+NAMES = ("her2", "rbd", "hiv", "skempi", "additive", "epistatic")
+TREES = {"forest": 100, "extra": 100, "boosted": 150, "relevance": 3}
+"""Number of trees, or of times that columns are weighed."""
+WIDTHS = (0.3, 1.0, 3.0, 10.0)
+"""Squared lengths of kernels, relative to the median squared distance."""
+NOISES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+FITTED: dict[int, tuple] = {}
+"""Models of this process, which `load` finds again: trees are not written to files here."""
+SECONDS = dict.fromkeys(TREES, 0.0)
+
+
+@dataclass(frozen=True)
+class Number:
+    """Number of a model in `FITTED`."""
+
+    number: int
+
+
+class Trees:
+    """A part of a stack that scikit-learn has fitted."""
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    def predict(self, vectors):
+        model, columns = FITTED[self.settings.number]
+        return model.predict(inputs(vectors, columns)).astype(np.float64)
+
+    def variance(self, vectors):
+        return None
+
+    def reading(self, vectors):
+        return self, vectors
+
+    def arrays(self):
+        return {"none": np.zeros(1)}
+
+    @classmethod
+    def load(cls, arrays, settings):
+        return cls(settings)
+
+
+class Relevance:
+    """Kernel ridge that weighs its columns by how much predictions change with them."""
+
+    def __init__(self, rounds):
+        self.rounds = rounds
+
+    def fit(self, x_NC, y, _weight=None):
+        spread = x_NC.std(axis=0)
+        # columns of 0 and 1 as they are
+        self.scale = np.where(np.isin(x_NC, (0, 1)).all(axis=0), 1.0, 1 / np.maximum(spread, 1e-9))
+        self.scale[spread == 0] = 0.0
+        self.x_NC = x_NC * self.scale
+        weight_C = np.ones(x_NC.shape[1])
+        tried = []
+        for _ in range(self.rounds + 1):
+            tried.append(self._choose(y, weight_C))
+            slope_C = self._slopes(tried[-1])
+            if not slope_C.any():
+                break
+            weight_C = np.sqrt(slope_C / slope_C.max()) + 1e-3
+        self.best = min(tried, key=lambda found: found["error"])
+        return self
+
+    def _distances(self, x_MC, weight_C):
+        root = np.sqrt(weight_C)
+        return cdist(x_MC * root, self.x_NC * root, "sqeuclidean")
+
+    def _choose(self, y, weight_C):
+        """Choose a kernel and its noise by pairs that are left out one by one."""
+        distance = self._distances(self.x_NC, weight_C)
+        unit = np.median(distance[distance > 0]) if distance.any() else 1.0
+        best = {"error": np.inf}
+        for width in WIDTHS:
+            for is_smooth in (True, False):
+                away = distance / (unit * width)
+                kernel = np.exp(-away if is_smooth else -np.sqrt(away))
+                values, vectors = np.linalg.eigh(kernel)
+                for noise in NOISES:
+                    inverse = (vectors / (np.maximum(values, 0) + noise)) @ vectors.T
+                    ones = inverse.sum(axis=0)
+                    mean = float(ones @ y / ones.sum())
+                    alpha = inverse @ y - mean * ones
+                    left_out = alpha / (np.diag(inverse) - ones**2 / ones.sum())
+                    error = float(np.square(left_out).mean())
+                    if error < best["error"]:
+                        best = {"error": error, "width": unit * width, "is_smooth": is_smooth,
+                                "alpha": alpha, "mean": mean, "weight": weight_C}  # fmt: skip
+        return best
+
+    def _slopes(self, fit):
+        """Return the mean squared slope of predictions along each column, (C,)."""
+        away = self._distances(self.x_NC, fit["weight"]) / fit["width"]
+        root = np.sqrt(away)
+        slope = np.exp(-away) * -2 if fit["is_smooth"] else -np.exp(-root) / np.maximum(root, 1e-3)
+        slope *= (away > 0) / fit["width"]
+        by_pair = slope * fit["alpha"]
+        moved = self.x_NC * by_pair.sum(axis=1)[:, None] - by_pair @ self.x_NC
+        return np.square(fit["weight"] * moved).mean(axis=0)
+
+    def predict(self, x_MC):
+        fit = self.best
+        away = self._distances(x_MC * self.scale, fit["weight"]) / fit["width"]
+        return fit["mean"] + np.exp(-away if fit["is_smooth"] else -np.sqrt(away)) @ fit["alpha"]
+
+
+def inputs(vectors, columns):
+    """Return the columns that trees read of P pairs, (P, C)."""
+    from abag.head.models.residue_kernel import with_residues
+
+    encoded = with_residues(vectors, columns)
+    compared = {side.kind for side in columns}
+    blocks = []
+    for kind in vectors.sides:
+        source = encoded if kind in compared else vectors.composition
+        side = source.sides[kind]
+        blocks.append(side.x_ND[side.index])
+    return np.hstack(blocks)
+
+
+def fit_trees(name):
+    """Return a function that fits trees to training rows."""
+
+    def fit(training):
+        from sklearn.ensemble import (
+            ExtraTreesRegressor,
+            GradientBoostingRegressor,
+            RandomForestRegressor,
+        )
+
+        from abag.head.models.residue_kernel import columns_of, find_residue_sides
+
+        started = time.thread_time()
+        kinds = training.residue_sides
+        if kinds is None:
+            kinds = find_residue_sides(training.vectors, [training.rows])[0]
+        columns = columns_of(training.vectors, training.rows, kinds, marks_new=False)
+        x_FC = inputs(training.vectors.take(training.rows), columns)
+        number = TREES[name]
+        model = {
+            "forest": lambda: RandomForestRegressor(
+                number, min_samples_leaf=2, max_features=1 / 3, random_state=0
+            ),
+            "extra": lambda: ExtraTreesRegressor(
+                number, min_samples_leaf=2, max_features=1 / 3, random_state=0
+            ),
+            "boosted": lambda: GradientBoostingRegressor(
+                n_estimators=number, learning_rate=0.07, max_depth=3, subsample=0.5,
+                max_features=1 / 3, random_state=0,
+            ),
+            "relevance": lambda: Relevance(number),
+        }[name]()  # fmt: skip
+        model.fit(x_FC, training.pkd, training.weight)
+        FITTED[len(FITTED)] = (model, columns)
+        SECONDS[name] += time.thread_time() - started
+        return Trees(Number(len(FITTED) - 1))
+
+    return fit
+
+
+def register(names):
+    """Make trees parts of every stack of this process."""
+    from abag.head.models.registry import MODELS, ModelEntry
+
+    for name in names:
+        MODELS[name] = ModelEntry(help=name, load=Trees.load, settings=Number, fit=fit_trees(name))
+
+
+def predict_peers(folder, name, size, seed):
+    """Return what ridge, forest and process of scikit-learn predict of the held-out rows."""
+    from bench_binary import composition, one_hot
+    from bench_peers import peers
+
+    train, held_out = draw(folder, name, size, seed)
+    both = pd.concat([train, held_out], ignore_index=True)
+    blocks = []
+    for role in ("antibody_heavy", "heavy", "antibody_light", "light", "antigen"):
+        if role not in both:
+            continue
+        texts = both[role].fillna("")
+        encode = one_hot if texts.str.len().nunique() == 1 else lambda c: composition(c[0])
+        if texts.nunique() > 1:
+            blocks.append(encode([texts]))
+    y = both["pKd"].to_numpy(float)
+    rows = np.arange(len(both))
+    return y[len(train) :], peers(np.hstack(blocks), y, rows[: len(train)], rows[len(train) :])
+
+
+def collect_one(folder, out, name, size, seed):
+    """Fit one draw with trees as parts, and add what the regressors predict."""
+    register(TREES)
+    path = out / f"{name}-{size}-{seed}.npz"
+    started = time.process_time()
+    collect(folder, out, name, size, seed)
+    seconds = [time.process_time() - started, *SECONDS.values()]
+    kept = dict(np.load(path))
+    truth, found = predict_peers(folder, name, size, seed)
+    if len(truth) == len(kept["test:truth"]):
+        kept |= {f"peer:{peer}": values for peer, values in found.items()}
+    np.savez(path, **kept, seconds=np.array(seconds))
+    return path.stem, np.round(seconds, 1).tolist()
+
+
+def collect_all(args):
+    """Collect every table, size and draw that is not there, each in a process of its own."""
+    tables = [name for name in NAMES if not args.only or name in args.only]
+    jobs = [(args.folder, args.out, name, size, seed)
+            for seed in range(args.first_seed, args.first_seed + args.seeds)
+            for size in args.sizes for name in tables
+            if not (args.out / f"{name}-{size}-{seed}.npz").exists()]  # fmt: skip
+    if args.tiny:
+        jobs = [(None, args.out, "additive", 60, 0)]
+    with ProcessPoolExecutor(args.cores, get_context("spawn"), max_tasks_per_child=1) as pool:
+        done = [pool.submit(collect_one, *job) for job in jobs]
+        for job, future in zip(jobs, done, strict=True):
+            try:
+                print(*future.result(), flush=True)
+            except Exception as error:  # noqa: BLE001 - the others go on
+                print("failed:", *job, repr(error)[:300], flush=True)
+
+
+def rmse(predicted, truth):
+    return float(np.sqrt(np.mean(np.square(predicted - truth))))
+
+
+def judge(out):
+    """Print errors with trees as parts relative to those without, by table and size."""
+    from abag.head.predictor.weigh import stack_weights
+
+    rows = []
+    shares = []
+    for path in sorted(out.glob("*.npz")):
+        kept = np.load(path)
+        name, size, seed = path.stem.rsplit("-", 2)
+        parts = kept["parts"].tolist()
+        if "seconds" in kept.files:
+            whole, *spent = kept["seconds"].tolist()
+            rest = whole - sum(spent)
+            shares.append({"size": int(size), **dict(zip(TREES, np.divide(spent, rest)))})  # noqa: B905 - the last may be absent
+        for regime in np.unique(kept["test:regime"]):
+            inside = kept["test:regime"] == regime
+            if inside.sum() < LEAST_ROWS or f"{regime}:errors" not in kept:
+                continue
+            truth = kept["test:truth"][inside]
+            predicted = kept["test:predicted"][inside]
+            error_RK, group = kept[f"{regime}:errors"], kept[f"{regime}:groups"]
+            line = {"table": name, "size": int(size), "seed": int(seed), "regime": regime,
+                    "n": int(inside.sum())}  # fmt: skip
+            options = {"stack": (), "+ all": tuple(TREES)}
+            options |= {f"+ {tree}": (tree,) for tree in TREES if tree in parts}
+            for what, used in options.items():
+                columns = [k for k, part in enumerate(parts) if part in used or part not in TREES]
+                some = [parts[k] for k in columns]
+                weights = stack_weights(error_RK[:, columns], group, some.index("train_mean"))
+                line[what] = rmse(predicted[:, columns] @ weights, truth)
+                if len(used) == 1:
+                    line[f"weight of {used[0]}"] = float(weights[some.index(used[0])])
+                    line[f"{used[0]} alone"] = rmse(predicted[:, parts.index(used[0])], truth)
+            best = [kept[file][inside] for file in kept.files if file.startswith("peer:")]
+            names = [file for file in kept.files if file.startswith("peer:")]
+            errors = {n[5:]: rmse(p, truth) for n, p in zip(names, best, strict=True)}
+            line["mean"] = errors.pop("mean", None)
+            line |= {f"peer {peer}": value for peer, value in errors.items()}
+            line["best peer"] = min(errors.values()) if errors else None
+            rows.append(line)
+    frame = pd.DataFrame(rows)
+    options = [column for column in frame if column.startswith("+")]
+    relative = frame[options].div(frame["stack"], axis=0) - 1
+    relative = pd.concat([frame[["table", "size", "regime"]], 100 * relative], axis=1)
+    by_fit = relative.groupby(["table", "size"], sort=False)[options].mean()
+    print("RMSE beside that without trees, %, mean of the regimes")
+    print(by_fit.round(2).to_string())
+    print(relative[options].agg(["mean", "min", "max"]).round(2).to_string())
+    for tree in TREES:
+        if f"weight of {tree}" not in frame:
+            continue
+        chosen = frame[f"weight of {tree}"] > 0
+        print(f"{tree}: has weight in {chosen.sum()} of {len(frame)} regimes, there "
+              f"{relative.loc[chosen, f'+ {tree}'].mean():+.2f} %")  # fmt: skip
+    print("CPU seconds of trees over those of the rest of the command, %")
+    print((100 * pd.DataFrame(shares).groupby("size").mean()).round(1).to_string())
+    for what in ("stack", *options):
+        ratio = frame[what] / frame["best peer"]
+        print(f"{what}: {ratio.mean():.3f} of the best regressor, above 1.1 in {(ratio > 1.1).sum()} "
+              f"of {len(frame)}")  # fmt: skip
+    worst = frame.assign(ratio=frame["stack"] / frame["best peer"]).sort_values("ratio").tail(12)
+    print(worst.round(3).to_string())
+    return frame
+
+
+def binary(args):
+    """Yield lines of tables of yes and no: a stack, one with a forest, and a forest alone."""
+    from bench_binary import CASES, HELD_OUT, fit, one_hot, peers, scores
+    from outside_truth import COMPOSITION, TABLES, read
+
+    import abag
+    from abag.head.models.registry import MODELS
+
+    for name in ("her2", "rbd"):
+        if args.only and name not in args.only:
+            continue
+        frame, _, label = read(args.folder / TABLES[name])
+        heavy = next(column for column in ("antibody_heavy", "heavy") if column in frame)
+        chains = [heavy] if name == "her2" else ["antigen", heavy]
+        length = frame[chains[0]].str.len()
+        frame = frame[(length == length.mode()[0]).to_numpy()].reset_index(drop=True)
+        value = frame[label].to_numpy()
+        x_ND = one_hot([frame[chains[0]]])
+        if name == "rbd":
+            x_ND = np.hstack([x_ND, pd.get_dummies(frame[heavy]).to_numpy(float)])
+        bare = frame.drop(columns=[c for c in ("id", "antigen_name", "genotype") if c in frame])
+        for rows, share in CASES[name]:
+            if args.shares and share not in args.shares:
+                continue
+            for seed in range(args.first_seed, args.first_seed + args.seeds):
+                y = (value >= np.quantile(value, 1 - share)).astype(int)
+                order = np.random.default_rng(seed).permutation(len(y))
+                kept = order[:rows]
+                held_out = order[rows : rows + HELD_OUT]
+                line = {"what": name, "rows": rows, "share": share, "seed": seed}
+                p = peers(x_ND, y, kept, held_out)["forest"]
+                yield {**line, "model": "forest", **scores(y[held_out], p)}
+                with tempfile.TemporaryDirectory() as at:
+                    store = Path(at) / "store"
+                    both = bare.iloc[np.concatenate([kept, held_out])].drop(columns=[label])
+                    abag.embed_table(both, store, **COMPOSITION)
+                    new = both.iloc[rows:].reset_index(drop=True)
+                    table = both.iloc[:rows].assign(binder=y[kept]).reset_index(drop=True)
+                    for model, names in (("stack", ()), ("stack and forest", ("forest",))):
+                        for tree in TREES:
+                            MODELS.pop(tree, None)
+                        register(names)
+                        folder = Path(at) / model.replace(" ", "-")
+                        folder.mkdir()
+                        started = time.process_time()
+                        summary, predicted = fit(table, new, folder, store, epochs=args.epochs)
+                        seconds = time.process_time() - started
+                        result = scores(y[held_out], predicted["probability"].to_numpy())
+                        weights = {r["regime"]: r.get("weights") for r in summary["regimes"]}
+                        yield {**line, "model": model, **result, "seconds": seconds,
+                               "weights": weights}  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("step", choices=["collect", "judge", "binary", "summary"])
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[120, 500])
+    parser.add_argument("--shares", type=float, nargs="*", default=[0.01, 0.1])
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--cores", type=int, default=1)
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args()
+    if args.step in ("binary", "summary"):
+        if args.step == "binary":
+            from abag.core.messages import reporting
+
+            with reporting(silent=True, bars=False), args.out.open("a") as out:
+                for line in binary(args):
+                    print(line, flush=True)
+                    out.write(json.dumps(line) + "\n")
+                    out.flush()
+        frame = pd.read_json(args.out, lines=True).drop(columns=["seed", "weights"])
+        means = frame.groupby(["what", "rows", "share", "model"], sort=False)
+        print(means.mean().assign(draws=means.size()).round(4).to_string())
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.step == "judge":
+        judge(args.out)
+    else:
+        collect_all(args)
+
+
+if __name__ == "__main__":
+    main()
