@@ -178,7 +178,7 @@ class Standardizer:
 def _load_scaling(
     arrays: Mapping[str, NDArray[Any]], name: str, *, least: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return mean and scale of columns; KeyError or ValueError if they are too few or do not fit."""
+    """Return mean and scale of columns; KeyError or ValueError if too few or not as many."""
     mean = arrays[f"{name}.mean"]
     scale = arrays[f"{name}.scale"]
     if not mean.ndim == scale.ndim == 1 or not len(mean) == len(scale) >= least:
