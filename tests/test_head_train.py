@@ -345,8 +345,9 @@ def test_resuming_with_another_configuration_or_table_is_refused(finished):
 
 
 @pytest.mark.ci
-def test_a_verbose_run_reports_every_validation(case):
-    _, said = quick_fit(case, verbose=True)
+@pytest.mark.parametrize("split", [{}, {"split": "random", "folds": 2}])
+def test_a_verbose_run_reports_every_validation(case, split):
+    _, said = quick_fit(case, verbose=True, **split)
     assert len([line for line in said if "validation Spearman" in line]) == QUICK["epochs"]
     assert not any("validation Spearman" in line for line in quick_fit(case, "quiet")[1])
 

@@ -420,18 +420,24 @@ def thinned(split: Split, share: float, seed: int) -> Split:
 
 
 def grouped_folds(
-    group: Ints, folds: int, seed: int | Sequence[int], level: Floats | None = None
+    group: Ints,
+    folds: int,
+    seed: int | Sequence[int],
+    level: Floats | None = None,
+    *,
+    option: str = "--folds",
 ) -> Ints:
     """Assign whole groups to folds of about equally many rows: the fold of each row, (P,).
 
     The seed perturbs the order, so that repeats differ even if all groups differ in size. With the
-    class of each row, `level` (P,), folds have about equally many rows of each class.
+    class of each row, `level` (P,), folds have about equally many rows of each class. `option` is
+    the one by which the user asked for so many folds.
     """
     _, dense, sizes = np.unique(group, return_inverse=True, return_counts=True)
     if len(sizes) < folds:
         msg = (
             f"{folds} folds: the rows form only {counted(len(sizes), 'group')}; "
-            "expected at least one group per fold. Use fewer folds, or another --split."
+            f"expected at least one group per fold. Use fewer {option}, or another --split."
         )
         raise SplitError(msg)
     rng = np.random.default_rng(seed)

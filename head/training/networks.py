@@ -520,11 +520,12 @@ class HeadTraining(ResumableTraining):
         self.progress.log += lines
         with (self.checkpoints / LOG).open("a", encoding="utf-8") as file:
             file.write(_as_text(lines))
-        select = self.config.select
-        mean = metrics.average_folds(fold_scores)[select]
-        shown = "undefined" if mean is None else f"{mean:.3f}"
-        heading = metrics.metric_heading(select, self.inputs.pairs.quantity)
-        detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
+        if any(map(len, self.scored_rows)):  # a fit to all pairs has none
+            select = self.config.select
+            mean = metrics.average_folds(fold_scores)[select]
+            shown = "undefined" if mean is None else f"{mean:.3f}"
+            heading = metrics.metric_heading(select, self.inputs.pairs.quantity)
+            detail(f"{self.name}: epoch {epochs_done}: validation {heading} {shown}")
         self._drop_finished_folds()
 
     def _validate(self) -> list[metrics.Scores]:

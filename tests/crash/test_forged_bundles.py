@@ -54,7 +54,10 @@ def draw_table(head):
         antigen = [table["antigen"][0][:60] + "A" * (n % 7) for n in range(len(table))]
         return table.assign(heavy=heavy, light=trastuzumab.LIGHT, antigen=antigen)
     table = demo_table().head(60)
-    if head.startswith("one_hot"):  # a short chain, since each of its positions is a field
+    if head in (
+        "residue_kernel",
+        "one_hot_ridge",
+    ):  # a short chain, since each of its positions is a field
         table = table.assign(heavy=draw_variants(PARENT, len(table)), light="")
     return table
 

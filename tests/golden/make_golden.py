@@ -515,6 +515,7 @@ REFUSALS = (
     "evaluate --run absent", "evaluate --run {run} --predictions good.csv", "runs absent",
     "share {run} --to good.csv", "share absent --to new", "store info absent",
     "store export {store} --to new.txt", "store merge absent --out new", "fly", "sweep good.csv",
+    "sweep good.csv --sweep new-sweep --store {store} --inner-folds 1000",
 )  # fmt: skip
 """Commands; a table's name in braces is its file. ``--store`` and ``--run`` are added."""
 
