@@ -658,6 +658,12 @@ def test_lower_and_upper_are_sides_of_a_bound_in_a_column_of_bounds(exact):
     pairs = read_labels(table, label="kd_nm")
     by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+    for name in ("bound", "pic50_bound"):  # a lower bound of a pIC50 is one of the affinity
+        of_log = chembl(**{name: cells}).rename(columns={"Standard Value": "pIC50"})
+        of_log["pIC50"] = 9 - np.log10(of_log["pIC50"].astype(float))
+        pairs = read_labels(of_log, columns={"censored": name})
+        by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
+        assert by_label == {8.0: 0, 7.0: 1, 7.52: 0, 8.3: 0, 8.1: -1, 6.0: 0}
     with pytest.raises(LabelError, match=r"'lower' .* is not a valid relation"):  # or less than it?
         read_labels(chembl(relation=cells), label="kd_nm", **VALUE)
 
