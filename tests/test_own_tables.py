@@ -633,7 +633,15 @@ def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name)
     pairs = read_labels(chembl(**{name: RELATIONS}), label="kd_nm", **VALUE)
     by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
-    assert f"column {name!r} is used as censored: it holds relations such as >" in pairs.table.notes
+    said = f"column {name!r} is used as censored: it holds relations such as > or ="
+    assert said in pairs.table.notes
+
+
+def test_a_bound_far_below_rows_without_any_is_read():
+    rows = pd.concat([chembl(operator="=")] * (50_000 // 6 + 1), ignore_index=True)
+    rows.loc[rows.index[-1], "operator"] = ">"
+    assert (read_labels(rows, label="kd_nm", **VALUE).censored == -1).sum() == 1
+    assert not read_labels(chembl(operator="="), label="kd_nm", **VALUE).table.has("censored")
 
 
 @pytest.mark.parametrize("name", ["modifier", "relation", "censored"])
