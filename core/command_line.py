@@ -265,6 +265,15 @@ class OptionsCommand(click.Command):
         has_rare = any(getattr(param, "rare", False) for param in self.params)
         return [*params, HELP_ALL] if has_rare else params
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does, but propose no opposite: --antigen instead of --no-antigen."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            opposite = error.option_name.replace("--no-", "--", 1)
+            likely = [name for name in error.possibilities or () if name != opposite]
+            raise click.NoSuchOption(error.option_name, None, likely, ctx) from None
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their headings, the rare ones only for ``--help-all``."""
         headings: dict[str, list[tuple[str, str]]] = {name: [] for name in HEADINGS}

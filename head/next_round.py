@@ -169,7 +169,7 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
 
 def _named_sequences(config: FitConfig, saved: SavedRun) -> tuple[str, ...]:
     """Return the files with the names of all rounds, of earlier ones those that exist."""
-    files = [path for path in saved.layout.sequences if Path(path).exists()]
+    files = [*filter(saved.layout.has_file, saved.layout.sequences)]
     given = [str(Path(path).expanduser().absolute()) for path in config.sequences]
     return tuple(dict.fromkeys([*files, *given]))
 

@@ -134,6 +134,12 @@ def test_a_value_of_any_name_is_positive_if_the_user_says_so():
         labelled(frame, label="binary", columns={"label": "outcome"})
 
 
+@pytest.mark.parametrize(("one", "other"), [("y", "yes"), ("no", "0")])
+def test_two_words_of_one_meaning_are_no_two_classes(one, other):
+    with pytest.raises(LabelError, match=r"has 2 different cells.*Write one word per class"):
+        labelled(table(binder=words(one, other)), positive=other, columns={"label": "binder"})
+
+
 @pytest.mark.parametrize("pair", [("weak", "none"), ("weak binder", "tight binder"), ("A", "B")])
 def test_words_of_any_kind_are_no_measurements_and_need_their_order(pair):
     frame = table(binding_strength=words(*pair))

@@ -360,11 +360,14 @@ def test_names_without_the_files_of_the_run_are_refused(named, names_file, tmp_p
     abag.predict(whole, named / "run", out, columns=columns)
 
 
-def test_a_shared_predictor_names_the_file_that_it_needs(named, tmp_path):
+def test_a_shared_predictor_names_the_file_that_it_needs(named, tmp_path, monkeypatch):
     abag.share(named / "run", tmp_path / "shared")
     text = (tmp_path / "shared" / "predictor.json").read_text()
     assert str(named) not in text
     options = {"store": named / "store"}
+    other = tmp_path / "names.csv"  # of the user's own
+    other.write_bytes((named / "names.csv").read_bytes())
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(abag.TableError, match=r"names\.csv, in which the run looked names up"):
         abag.predict(named / "pairs.csv", tmp_path / "shared", tmp_path / "out.csv", **options)
 

@@ -434,9 +434,18 @@ def test_no_binding_reads_words_as_a_bound_counted_and_told():
     assert "8 cells such as 'NB', 'no binding', 'n.b.' read as >10000" in pairs.reading.line
     typed = with_words(["inf"]).astype({"KD (nM)": float})
     assert read_labels(typed, no_binding=10_000).counts["no_binding_rows"] == 1
-    of_pkd = with_words(["NB"], "pKd", (5, 6, 7, 8, 9))
+    of_pkd = with_words(["NB", "-inf"], "pKd", (5, 6, 7, 8, 9))
     pairs = read_labels(of_pkd, no_binding=4.5)
-    assert pairs.pkd[pairs.censored == -1].tolist() == [4.5]
+    assert pairs.pkd[pairs.censored == -1].tolist() == [4.5, 4.5]
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "kd"), [("pKd", "inf", (5, 6, 7, 8, 9)), ("KD (nM)", "-inf", (1, 10, 100))]
+)
+def test_an_infinite_label_at_the_strong_end_is_no_non_binder(name, cell, kd):
+    for frame in (with_words([cell], name, kd), with_words([cell], name, kd).astype({name: float})):
+        with pytest.raises(LabelError, match=r"inf'? is not a valid label.*Fix it\. Or skip it"):
+            read_labels(frame, no_binding=4.5 if name == "pKd" else 10_000)
 
 
 def test_empty_cells_are_bounds_only_if_asked():

@@ -633,7 +633,15 @@ def test_relations_are_told_by_their_cells_whatever_their_column_is_called(name)
     pairs = read_labels(chembl(**{name: RELATIONS}), label="kd_nm", **VALUE)
     by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
-    assert f"column {name!r} is used as censored: it holds relations such as >" in pairs.table.notes
+    said = f"column {name!r} is used as censored: it holds relations such as > or ="
+    assert said in pairs.table.notes
+
+
+def test_a_bound_far_below_rows_without_any_is_read():
+    rows = pd.concat([chembl(operator="=")] * (50_000 // 6 + 1), ignore_index=True)
+    rows.loc[rows.index[-1], "operator"] = ">"
+    assert (read_labels(rows, label="kd_nm", **VALUE).censored == -1).sum() == 1
+    assert not read_labels(chembl(operator="="), label="kd_nm", **VALUE).table.has("censored")
 
 
 @pytest.mark.parametrize("name", ["modifier", "relation", "censored"])
@@ -658,6 +666,12 @@ def test_lower_and_upper_are_sides_of_a_bound_in_a_column_of_bounds(exact):
     pairs = read_labels(table, label="kd_nm")
     by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
+    for name in ("bound", "pic50_bound"):  # a lower bound of a pIC50 is one of the affinity
+        of_log = chembl(**{name: cells}).rename(columns={"Standard Value": "pIC50"})
+        of_log["pIC50"] = 9 - np.log10(of_log["pIC50"].astype(float))
+        pairs = read_labels(of_log, columns={"censored": name})
+        by_label = dict(zip(pairs.pkd.round(2).tolist(), pairs.censored.tolist(), strict=True))
+        assert by_label == {8.0: 0, 7.0: 1, 7.52: 0, 8.3: 0, 8.1: -1, 6.0: 0}
     with pytest.raises(LabelError, match=r"'lower' .* is not a valid relation"):  # or less than it?
         read_labels(chembl(relation=cells), label="kd_nm", **VALUE)
 

@@ -98,6 +98,13 @@ class LayoutRecord:
     sequences: tuple[str, ...] = ()
     """Files of ``--sequences``: absolute paths, and in a shared predictor the names alone."""
 
+    def has_file(self, path: str) -> bool:
+        """Tell whether one of `sequences` is here; of a shared predictor, none is.
+
+        A file of the same name in the current folder may be any other.
+        """
+        return Path(path).is_absolute() and Path(path).exists()
+
     @staticmethod
     def columns_of(given: Mapping[str, str], found: Mapping[str, str]) -> Iterator[RecordedColumn]:
         """Yield the columns that the user named by role, and those of other roles."""
@@ -602,7 +609,7 @@ def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Seque
     if not names:
         return options
     for path in remembered.sequences:
-        if not Path(path).exists():
+        if not remembered.has_file(path):
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
             msg = (
                 f"{first.source}: {has}, and {path}, in which the run looked names up, does not "

@@ -95,6 +95,8 @@ SIGN_OF_WORDS = {
     "upper bound": "<",
 }
 """Relations in words, in lower case."""
+BOUND_WORDS = ("lower", "upper", "lower bound", "upper bound")
+"""Those that are of the number in the row, whatever its unit."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
 
 

@@ -307,15 +307,17 @@ def _two_classes(where: str, values: dict[str, int], positive: str | None) -> tu
     known = _words_among(values)
     words = [*values] if known is None else [*known]
     chosen = None if positive is None else spelled(positive)
-    is_one = len(values) == 1 and (known is None or chosen is not None)
-    if len(words) == 2 and not is_one:
+    is_one_class = len(values) == 1 and (known is None or chosen is not None)
+    meanings = {*map(_plain, words)}
+    is_one_class |= meanings <= _YES or meanings <= _NO
+    if len(words) == 2 and not is_one_class:
         if chosen in words:
             return next(word for word in words if word != chosen), chosen
         if known is not None and chosen is None:
             return known
     listed = ", ".join(map(quoted, [*values][:_LISTED])) + ", ..." * (len(values) > _LISTED)
     choice = "--positive VALUE"
-    if len(values) == 2:
+    if len(values) == 2 and not is_one_class:
         choice = " or ".join(f"--positive {shlex.quote(value)}" for value in values)
     lacks = ""
     if chosen is not None and chosen not in words:
@@ -323,8 +325,9 @@ def _two_classes(where: str, values: dict[str, int], positive: str | None) -> tu
     msg = (
         f"{where} has {lacks}{len(values)} different cells ({listed or 'all are empty'}); expected "
         "a word for each of two classes, of which one is known to be positive, such as yes and no. "
-        f"Choose it with {choice}, name ordered classes from low to high with --classes NAMES, or "
-        "read numbers with --label value --better higher, or lower."
+        f"Write one word per class, choose the positive one with {choice}, name ordered classes "
+        "from low to high with --classes NAMES, or read numbers with --label value --better "
+        "higher, or lower."
     )
     raise LabelError(msg)
 

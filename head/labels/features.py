@@ -36,7 +36,7 @@ from abag.embed.tables.columns import (
     simplified,
 )
 from abag.embed.tables.content import distinct_texts
-from abag.embed.tables.formats import cell_text
+from abag.embed.tables.formats import CHUNK_ROWS, cell_text
 from abag.embed.tables.table import SIDES, Table, read_numbers, read_texts, signs_of_words
 from abag.head.labels.classes import says_yes_or_no, spelled
 from abag.head.labels.headers import CAMEL, LONGEST_QUANTITY, plain_text, read_header
@@ -615,7 +615,7 @@ def find_describing(table: Table, label: str, others: Iterable[str] = ()) -> Des
             and not (words & _LOGARITHMS or table.has(kind) or kind in roles)
         ):
             roles[kind] = name
-            remarks.append(f"column {name!r} is used as {kind}: it holds relations such as >")
+            remarks.append(f"column {name!r} is used as {kind}: it holds relations such as > or =")
         elif kind == "censored":
             remarks.append(
                 f"column {name!r} holds relations such as > that are not used; if they are of Kd, "
@@ -676,7 +676,9 @@ def _describes(table: Table, name: str, label: str) -> str:
     words = signs_of_words(name)
     signs = [words.get(text.lower(), text) for text in texts]
     if signs and all(map(_RELATION.fullmatch, signs)):
-        return "censored" if any(SIDES[sign[0]] for sign in signs) else ""
+        # of a large table, bounds may follow below the rows that are looked at
+        is_large = len(table.frame) >= CHUNK_ROWS
+        return "censored" if is_large or any(SIDES[sign[0]] for sign in signs) else ""
     if "unit" in simplified(name):
         return "units" if any(_units_in_cells(table, name, label)) else ""
     affinities = 0

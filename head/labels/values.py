@@ -27,6 +27,7 @@ from abag.core.messages import counted, quoted, say
 from abag.embed.tables.pairs import SequenceTable, SkippedRows
 from abag.embed.tables.sequences import BadCell
 from abag.embed.tables.table import (
+    BOUND_WORDS,
     SIDES,
     Table,
     read_bounds,
@@ -216,13 +217,24 @@ def _given_floor(read: Affinities, no_binding: float) -> float:
     return floor
 
 
+def _is_non_binder(read: Affinities, at: int, cell: object) -> bool:
+    """Tell whether a cell says no binding: in words, or as an infinite number at the weak end."""
+    if not says_no_binding(cell):
+        return False
+    is_higher_better = read.quantity.sign > 0
+    if read.quantity.affinity:
+        is_higher_better = UNITS[read.unit].stronger == "higher"
+    # -log10 of a Kd of 0 is an infinite pKd, the strongest
+    return not np.isinf(read.raw[at]) or (read.raw[at] < 0) == is_higher_better
+
+
 def _with_no_binding(
     read: Affinities, cells: pd.Series, floor: float, bound: str, *, empty: bool
 ) -> Affinities:
     """Read the words for no binding, and perhaps empty cells, as a pKd below `floor`."""
     is_text = ~np.isfinite(read.raw)
     values = cells.tolist()
-    says = is_text & np.array([says_no_binding(value) for value in values], np.bool_)
+    says = np.array([_is_non_binder(read, at, cell) for at, cell in enumerate(values)], np.bool_)
     texts = [str(cell).strip() for cell in cells[says]]
     words = tuple(dict.fromkeys(texts))[:3]
     if empty:
@@ -259,12 +271,14 @@ def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> 
     labelled = np.isfinite(pkd)
     censored = np.where(labelled, affinities.side, 0).astype(np.int8)
     is_bound = np.zeros(len(pkd), np.bool_)
+    unit = affinities.unit
     if column is not None:
-        side, bound = _read_relations(table, column)
-        is_bound = np.isfinite(bound)
-        censored = _with_relations(table, column, side, bound, censored, pkd, affinities)
+        relations = _read_relations(table, column)
+        is_bound = np.isfinite(relations.bound)
+        censored = _with_relations(table, column, relations, censored, pkd, affinities)
+        unit = unit if relations.are_of_label else "kd_m"
     if is_affinity and (affinities.unit == "pkd" or column is not None):
-        _refuse_reversed(table, column, censored, pkd, is_bound)
+        _refuse_reversed(table, column or table.column("pkd"), unit, censored, pkd, is_bound)
     return censored
 
 
@@ -282,13 +296,21 @@ def refuse_cells(
         raise error(msg)
 
 
-def _read_relations(table: SequenceTable, column: str) -> tuple[pd.Series, Floats]:
-    """Return the sides and the bounds of a column of relations, (R,) each; NaN for no bound.
+class _Relations(NamedTuple):
+    """What the R cells of a column of relations say."""
 
-    Sides are as in `LabelledPairs.censored`, of what the column is of, Kd or pKd.
-    """
-    text = read_texts(table.frame[column]).str.strip("'\" ")  # ChEMBL writes '>'
-    text = text.str.lower().replace({**signs_of_words(column), **dict.fromkeys(_EXACT, "=")})
+    side: pd.Series
+    """As in `LabelledPairs.censored`, of what the column is of, Kd or pKd."""
+    bound: Floats
+    """Shape (R,); NaN for none."""
+    are_of_label: bool
+    """Whether they are of the number in the row, as a lower bound is, whatever its unit."""
+
+
+def _read_relations(table: SequenceTable, column: str) -> _Relations:
+    text = read_texts(table.frame[column]).str.strip("'\" ").str.lower()  # ChEMBL writes '>'
+    are_of_label = bool(text.isin(BOUND_WORDS).any())
+    text = text.replace({**signs_of_words(column), **dict.fromkeys(_EXACT, "=")})
     side = text.str[:1].map(SIDES)
     bound = read_bounds(text).values
     signs = "".join(SIDES)
@@ -300,26 +322,28 @@ def _read_relations(table: SequenceTable, column: str) -> tuple[pd.Series, Float
         "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
         "cell. Fix it, or choose another column with --column censored=NAME.",
     )
-    return side, bound
+    return _Relations(side, bound, are_of_label)
 
 
 def _with_relations(
     table: SequenceTable,
     column: str,
-    side: pd.Series,
-    bound: Floats,
+    relations: _Relations,
     censored: NDArray[np.int8],
     pkd: Floats,
     affinities: Affinities,
 ) -> NDArray[np.int8]:
     """Join relations in labels with those in a column, which are of the same quantity.
 
-    Of affinities, they are of Kd, unless the bounds in the column are pKd.
+    Of affinities, they are of Kd, unless the bounds in the column are pKd, or named in words.
     """
+    side, bound, are_of_label = relations
     labelled = np.isfinite(pkd)
     if affinities.quantity.affinity:
         off_as_pkd, off_as_kd = _distances_from_bounds(bound, pkd, affinities)
         is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
+        if are_of_label:
+            is_kd = UNITS[affinities.unit].stronger == "lower"
         is_other = (off_as_kd if is_kd else off_as_pkd) > SAME_PKD
         side = -side if is_kd else side
         units = ", as pKd or as Kd in M, uM or nM"
@@ -359,13 +383,17 @@ def _distances_from_bounds(
 
 def _refuse_reversed(
     table: SequenceTable,
-    column: str | None,
+    column: str,
+    unit: Label,
     censored: NDArray[np.int8],
     pkd: Floats,
     is_bound: Bools,
 ) -> None:
-    """Refuse relations whose labels are all at the end that the relation points away from."""
-    expected, other = ("pKd", "Kd") if column is None else ("Kd", "pKd")
+    """Refuse relations whose labels are all at the end that the relation points away from.
+
+    `unit` is what the relations in the column are of.
+    """
+    expected, other = ("Kd", "pKd") if UNITS[unit].stronger == "lower" else ("pKd", "Kd")
     least = np.nanmin(pkd, initial=np.inf)
     most = np.nanmax(pkd, initial=-np.inf)
     for side, end in ((-1, most), (1, least)):
@@ -376,7 +404,7 @@ def _refuse_reversed(
         refuse_cells(
             table,
             rows & reversed_,
-            column or table.column("pkd"),
+            column,
             f"{problem}bounds of {expected}. Write these.",
         )
 
@@ -507,12 +535,12 @@ def _bad_cell(
         )
     advice = "Fix it."
     if quantity.classes:
-        advice = "Fix it, or leave out what is of no class with --bad-rows skip."
-    elif says_no_binding(value):
+        advice = "Fix it, if it is of a class."
+    elif _is_non_binder(affinities, at, value):
         bound = f"{UNITS[unit].bound_of_a_non_binder} ({unit})" if quantity.affinity else "<5"
         advice = (
             f"Write a non-binder as a bound, such as {bound}, or give it with --no-binding VALUE; "
-            "leave out what was not measured with --bad-rows skip."
+            "a skipped one is lost."
         )
     elif says_class(value) and not np.isfinite(affinities.pkd).any():
         advice = (

@@ -797,7 +797,7 @@ def predict_pair(
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
     if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
-        of_run = [path for path in predictor.layout.sequences if Path(path).exists()]
+        of_run = [*filter(predictor.layout.has_file, predictor.layout.sequences)]
         antigen = read_antigen(antigen, sequences or of_run)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
