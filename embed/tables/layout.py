@@ -98,6 +98,15 @@ class LayoutRecord:
     sequences: tuple[str, ...] = ()
     """Files of ``--sequences``: absolute paths, and in a shared predictor the names alone."""
 
+    @property
+    def files_of_names(self) -> tuple[str, ...]:
+        """The files of ``--sequences`` that are where the run read them.
+
+        Those of a shared predictor are not: a file of this name may have other sequences.
+        """
+        paths = map(Path, self.sequences)
+        return tuple(str(path) for path in paths if path.is_absolute() and path.exists())
+
     @staticmethod
     def columns_of(given: Mapping[str, str], found: Mapping[str, str]) -> Iterator[RecordedColumn]:
         """Yield the columns that the user named by role, and those of other roles."""
@@ -602,11 +611,12 @@ def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Seque
     if not names:
         return options
     for path in remembered.sequences:
-        if not Path(path).exists():
+        if path not in remembered.files_of_names:
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
+            why = "does not exist" if Path(path).is_absolute() else "is not part of the predictor"
             msg = (
-                f"{first.source}: {has}, and {path}, in which the run looked names up, does not "
-                "exist; expected that file. Give it with --sequences FILE, or a table of sequences."
+                f"{first.source}: {has}, and {path}, in which the run looked names up, {why}; "
+                "expected that file. Give it with --sequences FILE, or a table of sequences."
             )
             raise TableError(msg)
     listed = ", ".join(Path(path).name for path in remembered.sequences)

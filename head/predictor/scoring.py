@@ -797,8 +797,7 @@ def predict_pair(
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
     if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
-        of_run = [path for path in predictor.layout.sequences if Path(path).exists()]
-        antigen = read_antigen(antigen, sequences or of_run)
+        antigen = read_antigen(antigen, sequences or predictor.layout.files_of_names)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise PredictionError(msg)
