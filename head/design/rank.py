@@ -337,7 +337,7 @@ def rank(
     chosen = RankOptions.from_keywords(options, "rank")
     out = None if out is None else Path(out)
     with reporting(bars=progress):
-        read = (predictions, chosen.measured, chosen.second)
+        read = (predictions, chosen.measured, chosen.second, *chosen.sequences)
         check_table_out(out, sources=read, force=chosen.force)
         if chosen.ordered is not None:
             orders_path = Path(chosen.ordered)

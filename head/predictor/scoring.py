@@ -644,11 +644,11 @@ def predict(
     out = None if out is None else Path(out)
     keep_freed_memory()
     with reporting(bars=progress):
-        check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
+        read = (table, chosen.cross, *chosen.sequences)
+        check_table_out(out, sources=read, force=chosen.force)
         explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
-        others = (table, chosen.cross, out)
-        check_table_out(explained, sources=others, force=chosen.force, option="--explain")
+        check_table_out(explained, sources=(*read, out), force=chosen.force, option="--explain")
         quantity = predictor.quantity
         quantity.check_strong(chosen.strong)
         chosen = _fitting(chosen, predictor)
