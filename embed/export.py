@@ -32,6 +32,7 @@ from abag.core.messages import counted, first_line
 from abag.embed.options import ExportOptions
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import Kind
+from abag.embed.tables.layout import tables_of
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import with_types
 
@@ -117,7 +118,7 @@ def export_vectors(
     start_s = time.monotonic()
     to = Path(to)
     chosen = ExportOptions.from_keywords(options, "export_vectors")
-    _check_target(to, chosen.table, force=chosen.force)
+    _check_target(to, chosen)
     opened = store if isinstance(store, Store) else open_store(store)
     table = _read_table(opened, to, chosen)
     sides = _sides_of_table(opened, table, chosen) if table else [_stored_side(opened, chosen)]
@@ -160,15 +161,17 @@ def _write(to: Path, exported: _Exported) -> None:
         raise OutputError(msg) from error
 
 
-def _check_target(to: Path, table: object, *, force: bool) -> None:
-    """Refuse a file that cannot be written, or is the table, before anything is read."""
+def _check_target(to: Path, options: ExportOptions) -> None:
+    """Refuse a file that cannot be written, or is read, too, before anything is read."""
     if to.suffix.lower() not in FORMATS:
         msg = (
             f"{to}: not a supported format; expected a name that ends in "
             f"{', '.join(FORMATS)}. Give another --to."
         )
         raise OutputError(msg)
-    why = why_not_writable(to, [table], force=force, option="--to")
+    tables = [] if options.table is None else tables_of(options.table)
+    read = [*tables, *options.sequences]
+    why = why_not_writable(to, read, force=options.force, option="--to")
     if why:
         raise OutputError(why)
 

@@ -169,9 +169,8 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
 
 def _named_sequences(config: FitConfig, saved: SavedRun) -> tuple[str, ...]:
     """Return the files with the names of all rounds, of earlier ones those that exist."""
-    files = [*filter(saved.layout.has_file, saved.layout.sequences)]
     given = [str(Path(path).expanduser().absolute()) for path in config.sequences]
-    return tuple(dict.fromkeys([*files, *given]))
+    return tuple(dict.fromkeys([*saved.layout.files_of_names, *given]))
 
 
 def _refuse_other_columns(given: FitConfig, saved: SavedRun) -> None:

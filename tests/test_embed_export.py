@@ -261,9 +261,15 @@ def test_the_table_is_not_overwritten_even_by_force(store, table, tmp_path):
     table.to_csv(tmp_path / "pairs.csv", index=False)
     (tmp_path / "link.csv").symlink_to("pairs.csv")
     before = (tmp_path / "pairs.csv").read_bytes()
-    for to in ("pairs.csv", "link.csv"):
-        with pytest.raises(OutputError, match="same file as another argument"):
-            abag.export_vectors(store, tmp_path / to, table=tmp_path / "pairs.csv", force=True)
+    read = tmp_path / "pairs.csv"
+    for options in (
+        {"table": read},
+        {"table": [table, read]},
+        {"table": table, "sequences": [read]},
+    ):
+        for to in ("pairs.csv", "link.csv"):
+            with pytest.raises(OutputError, match="same file as another argument"):
+                abag.export_vectors(store, tmp_path / to, force=True, **options)
     assert (tmp_path / "pairs.csv").read_bytes() == before
 
 

@@ -471,6 +471,8 @@ def test_an_existing_output_is_kept_unless_forced(case, tmp_path):
         run_predict(case, out, tmp_path / "again.csv")
     with pytest.raises(OutputError, match="out is the same file as another argument"):
         run_predict(case, out, out, force=True)
+    with pytest.raises(OutputError, match="out is the same file as another argument"):
+        run_predict(case, case.frame, out, force=True, sequences=[out])
 
 
 @pytest.mark.parametrize(

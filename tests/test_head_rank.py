@@ -523,6 +523,8 @@ def test_an_existing_file_and_the_input_itself_are_not_overwritten(run, scored, 
         abag.rank(run / "scored.csv", run / "scored.csv", batch=5, force=True)
     with pytest.raises(OutputError, match="same file as another argument"):
         abag.rank(scored, out, measured=out, batch=5, force=True)
+    with pytest.raises(OutputError, match="same file as another argument"):
+        abag.rank(scored, out, sequences=[out], batch=5, force=True)
     assert out.read_text() == "kept"
 
 

@@ -315,7 +315,7 @@ def test_names_are_looked_up_in_the_files_of_the_run(named, tmp_path, said, monk
     )
 
 
-def test_the_antigen_of_one_pair_is_a_sequence_a_file_or_a_name(tmp_path):
+def test_the_antigen_of_one_pair_is_a_sequence_a_file_or_a_name(tmp_path, monkeypatch):
     frame = library().rename(columns={"clone seq A": "VH", "clone seq B": "VL", "result": "pKd"})
     frame["antigen"] = [f"HER{2 + row % 2}" for row in range(len(frame))]
     fasta = tmp_path / "antigens.fasta"
@@ -336,6 +336,10 @@ def test_the_antigen_of_one_pair_is_a_sequence_a_file_or_a_name(tmp_path):
     (tmp_path / "one.fasta").write_text(f">HER9\n{ANTIGEN}\n")
     one = {"antigen": "HER9", "sequences": (str(tmp_path / "one.fasta"),)}
     assert predict_pair(predictor, frame["VH"][0], LIGHT, **one) == pairs[0]
+    abag.share(tmp_path / "run", tmp_path / "shared")
+    monkeypatch.chdir(tmp_path)  # where a file is called as that of the run
+    with pytest.raises(abag.AbagError, match="'HER2' is a name, not a sequence"):
+        predict_pair(abag.load_predictor("shared"), frame["VH"][0], LIGHT, antigen="HER2")
 
 
 def test_names_without_the_files_of_the_run_are_refused(named, names_file, tmp_path):
@@ -365,10 +369,10 @@ def test_a_shared_predictor_names_the_file_that_it_needs(named, tmp_path, monkey
     text = (tmp_path / "shared" / "predictor.json").read_text()
     assert str(named) not in text
     options = {"store": named / "store"}
-    other = tmp_path / "names.csv"  # of the user's own
-    other.write_bytes((named / "names.csv").read_bytes())
+    # another file of this name is not taken
+    (tmp_path / "names.csv").write_bytes((named / "names.csv").read_bytes())
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(abag.TableError, match=r"names\.csv, in which the run looked names up"):
+    with pytest.raises(abag.TableError, match=r"and names\.csv, in .* not part of the predictor"):
         abag.predict(named / "pairs.csv", tmp_path / "shared", tmp_path / "out.csv", **options)
 
 

@@ -569,6 +569,8 @@ def test_files_that_exist_are_kept_unless_forced(case, tmp_path):
             parents=tmp_path / "parents.csv",
             force=True,
         )
+    with pytest.raises(OutputError, match="same file as another argument"):
+        run_scan(case, tmp_path / "parents.csv", force=True, sequences=[tmp_path / "parents.csv"])
 
 
 @pytest.mark.parametrize("failing", [(Path, "write_text"), (pd.DataFrame, "to_csv")])

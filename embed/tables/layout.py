@@ -98,12 +98,14 @@ class LayoutRecord:
     sequences: tuple[str, ...] = ()
     """Files of ``--sequences``: absolute paths, and in a shared predictor the names alone."""
 
-    def has_file(self, path: str) -> bool:
-        """Tell whether one of `sequences` is here; of a shared predictor, none is.
+    @property
+    def files_of_names(self) -> tuple[str, ...]:
+        """The files of ``--sequences`` that are where the run read them.
 
-        A file of the same name in the current folder may be any other.
+        Those of a shared predictor are not: a file of this name may have other sequences.
         """
-        return Path(path).is_absolute() and Path(path).exists()
+        paths = map(Path, self.sequences)
+        return tuple(str(path) for path in paths if path.is_absolute() and path.exists())
 
     @staticmethod
     def columns_of(given: Mapping[str, str], found: Mapping[str, str]) -> Iterator[RecordedColumn]:
@@ -609,11 +611,12 @@ def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Seque
     if not names:
         return options
     for path in remembered.sequences:
-        if not remembered.has_file(path):
+        if path not in remembered.files_of_names:
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
+            why = "does not exist" if Path(path).is_absolute() else "is not part of the predictor"
             msg = (
-                f"{first.source}: {has}, and {path}, in which the run looked names up, does not "
-                "exist; expected that file. Give it with --sequences FILE, or a table of sequences."
+                f"{first.source}: {has}, and {path}, in which the run looked names up, {why}; "
+                "expected that file. Give it with --sequences FILE, or a table of sequences."
             )
             raise TableError(msg)
     listed = ", ".join(Path(path).name for path in remembered.sequences)

@@ -337,7 +337,7 @@ def rank(
     chosen = RankOptions.from_keywords(options, "rank")
     out = None if out is None else Path(out)
     with reporting(bars=progress):
-        read = (predictions, chosen.measured, chosen.second)
+        read = (predictions, chosen.measured, chosen.second, *chosen.sequences)
         check_table_out(out, sources=read, force=chosen.force)
         if chosen.ordered is not None:
             orders_path = Path(chosen.ordered)
@@ -390,11 +390,8 @@ def rank(
             best = _best(candidates, measured)
         batch = _choose_batch(candidates, eligible, best, second, chosen, predictor)
         _say_kept(candidates, batch.index, chosen)
-        if chosen.run is not None and (Path(chosen.run) / "summary.json").exists():
-            for line in describe_batches(
-                read_summary(Path(chosen.run)).get("rounds", ()), quantity
-            ):
-                say(f"{chosen.run}: {line}")
+        if chosen.run is not None:
+            _say_earlier_batches(Path(chosen.run), quantity)
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_chosen_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))

@@ -415,7 +415,8 @@ def scan(
         page = None
         if out is not None:
             page = out.with_name(f"{Path(out.name.removesuffix('.gz')).stem}.html")
-            check_table_out(out, page, sources=(chosen.parents,), force=chosen.force)
+            read = (chosen.parents, *chosen.sequences)
+            check_table_out(out, page, sources=read, force=chosen.force)
         # scans of pIC50 say pKd, as their columns do
         quantity = PKD if predictor.quantity.affinity else predictor.quantity
         chosen = replace(

@@ -644,11 +644,11 @@ def predict(
     out = None if out is None else Path(out)
     keep_freed_memory()
     with reporting(bars=progress):
-        check_table_out(out, sources=(table, chosen.cross), force=chosen.force)
+        read = (table, chosen.cross, *chosen.sequences)
+        check_table_out(out, sources=read, force=chosen.force)
         explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
-        others = (table, chosen.cross, out)
-        check_table_out(explained, sources=others, force=chosen.force, option="--explain")
+        check_table_out(explained, sources=(*read, out), force=chosen.force, option="--explain")
         quantity = predictor.quantity
         quantity.check_strong(chosen.strong)
         chosen = _fitting(chosen, predictor)
@@ -797,8 +797,7 @@ def predict_pair(
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
     if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
-        of_run = [*filter(predictor.layout.has_file, predictor.layout.sequences)]
-        antigen = read_antigen(antigen, sequences or of_run)
+        antigen = read_antigen(antigen, sequences or predictor.layout.files_of_names)
     if unused := sorted(options.keys() - PAIR_OPTIONS):
         msg = f"{flag(unused[0])}: is an option of tables; one pair does not use it. Leave it out."
         raise PredictionError(msg)
