@@ -219,6 +219,17 @@ def shares_of_best(error_RK, group):
     return best / best.sum()
 
 
+def test_weights_do_not_follow_the_rounding_of_equal_parts():
+    rng = np.random.default_rng(0)
+    error_RK = rng.normal(size=(60, 3)) * [0.5, 0.5, 1.0]
+    error_RK[:, 1] = error_RK[:, 0]
+    rounded = error_RK * (1 + 1e-15 * rng.normal(size=error_RK.shape))
+    group = np.arange(60) % 20
+    np.testing.assert_allclose(
+        stack_weights(rounded, group, 2), stack_weights(error_RK, group, 2), atol=1e-9
+    )
+
+
 def test_weights_of_many_groups_hardly_depend_on_how_many_are_drawn_as_one():
     error_RK = np.random.default_rng(0).normal(size=(5_000, 4)) * [0.5, 0.6, 0.7, 1.0]
     group = np.random.default_rng(1).permutation(5_000)

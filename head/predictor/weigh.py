@@ -83,6 +83,8 @@ RESAMPLED = 100
 """Draws of the groups."""
 MOST_DRAWN = 2_000
 """Groups above which several are drawn as one: a draw of each of 160,000 takes 100 MB and .9 s."""
+EQUAL = 1e-9
+"""Share by which squared errors of equal parts may differ, from rounding."""
 LEAST_PART = 0.05
 """Least weight of a part."""
 SUM_WEIGHT = 1e4
@@ -243,7 +245,9 @@ def _shares_of_best(error_RK: Floats, group: Ints) -> Floats:
     rng = np.random.default_rng(0)
     drawn_SG = rng.multinomial(len(count_G), np.full(len(count_G), 1 / len(count_G)), RESAMPLED)
     loss_SK = drawn_SG @ square_GK / (drawn_SG @ count_G)[:, None]
-    return np.bincount(loss_SK.argmin(axis=1), minlength=error_RK.shape[1]) / RESAMPLED
+    # the first of equals: two ridges of one antigen differ by rounding alone
+    is_least_SK = loss_SK <= loss_SK.min(axis=1, keepdims=True) * (1 + EQUAL)
+    return np.bincount(is_least_SK.argmax(axis=1), minlength=error_RK.shape[1]) / RESAMPLED
 
 
 def _reach(distance: Ints) -> int:
