@@ -32,6 +32,7 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -142,55 +143,81 @@ def fit(table, new, folder, store, **options):
     return summary, pd.read_parquet(out)
 
 
+class Draw(NamedTuple):
+    """Hold a public table whose labels are cut at a share of yes, and the rows that are used."""
+
+    line: dict
+    """What was drawn."""
+    x_ND: np.ndarray
+    """Columns for peers."""
+    bare: pd.DataFrame
+    label: str
+    y: np.ndarray
+    kept: np.ndarray
+    """Rows to learn from."""
+    held_out: np.ndarray
+
+    def embed(self, store):
+        """Encode the rows; return those to learn from, with yes and no, and those held out."""
+        rows = len(self.kept)
+        both = self.bare.iloc[np.concatenate([self.kept, self.held_out])]
+        both = both.drop(columns=[self.label])
+        abag.embed_table(both, store, **COMPOSITION)
+        table = both.iloc[:rows].assign(binder=self.y[self.kept]).reset_index(drop=True)
+        return table, both.iloc[rows:].reset_index(drop=True)
+
+
+def draws(folder, name, cases, seeds):
+    """Yield the draws of a public table, for pairs of rows and share of yes."""
+    frame, _, label = read(folder / TABLES[name])
+    heavy = next(column for column in ("antibody_heavy", "heavy") if column in frame)
+    varied = heavy if name == "her2" else "antigen"
+    length = frame[varied].str.len()
+    frame = frame[(length == length.mode()[0]).to_numpy()].reset_index(drop=True)
+    value = frame[label].to_numpy()
+    x_ND = one_hot([frame[varied]])
+    if name == "rbd":
+        x_ND = np.hstack([x_ND, pd.get_dummies(frame[heavy]).to_numpy(float)])
+    bare = frame.drop(columns=[c for c in ("id", "antigen_name", "genotype") if c in frame])
+    for rows, share in cases:
+        y = (value >= np.quantile(value, 1 - share)).astype(int)
+        for seed in seeds:
+            order = np.random.default_rng(seed).permutation(len(y))
+            line = {"what": name, "rows": rows, "share": share, "seed": seed}
+            held_out = order[rows : rows + HELD_OUT]
+            yield Draw(line, x_ND, bare, label, y, order[:rows], held_out)
+
+
 def public(arguments):
     """Yield lines of a public table, its labels cut at shares of yes."""
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     for name, cases in CASES.items():
         if arguments.only and name not in arguments.only:
             continue
-        frame, _, label = read(arguments.folder / TABLES[name])
-        heavy = next(column for column in ("antibody_heavy", "heavy") if column in frame)
-        chains = [heavy] if name == "her2" else ["antigen", heavy]
-        usual = np.ones(len(frame), np.bool_)
-        for column in chains[:1]:
-            length = frame[column].str.len()
-            usual &= (length == length.mode()[0]).to_numpy()
-        frame = frame[usual].reset_index(drop=True)
-        value = frame[label].to_numpy()
-        x_ND = one_hot([frame[chains[0]]])
-        if name == "rbd":
-            x_ND = np.hstack([x_ND, pd.get_dummies(frame[heavy]).to_numpy(float)])
-        bare = frame.drop(columns=[c for c in ("id", "antigen_name", "genotype") if c in frame])
-        for rows, share in cases:
-            for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
-                y = (value >= np.quantile(value, 1 - share)).astype(int)
-                order = np.random.default_rng(seed).permutation(len(y))
-                kept = order[:rows]
-                held_out = order[rows : rows + HELD_OUT]
-                if y[kept].sum() < 2:
+        for drawn in draws(arguments.folder, name, cases, seeds):
+            line = drawn.line
+            held_out = drawn.y[drawn.held_out]
+            if drawn.y[drawn.kept].sum() < 2:
+                continue
+            for peer, p in peers(drawn.x_ND, drawn.y, drawn.kept, drawn.held_out).items():
+                yield {**line, "model": peer, **scores(held_out, p)}
+            with tempfile.TemporaryDirectory() as at:
+                store = Path(at) / "store"
+                table, new = drawn.embed(store)
+                started = time.perf_counter()
+                _, predicted = fit(table, new, Path(at), store, **arguments.options)
+                seconds = time.perf_counter() - started
+                result = scores(held_out, predicted["probability"].to_numpy())
+                yield {**line, "model": "abag", **result, "seconds": seconds}
+                if not arguments.numbers:
                     continue
-                line = {"what": name, "rows": rows, "share": share, "seed": seed}
-                for peer, p in peers(x_ND, y, kept, held_out).items():
-                    yield {**line, "model": peer, **scores(y[held_out], p)}
-                with tempfile.TemporaryDirectory() as at:
-                    store = Path(at) / "store"
-                    both = bare.iloc[np.concatenate([kept, held_out])].drop(columns=[label])
-                    abag.embed_table(both, store, **COMPOSITION)
-                    new = both.iloc[rows:].reset_index(drop=True)
-                    table = both.iloc[:rows].assign(binder=y[kept]).reset_index(drop=True)
-                    started = time.perf_counter()
-                    _, predicted = fit(table, new, Path(at), store, **arguments.options)
-                    seconds = time.perf_counter() - started
-                    result = scores(y[held_out], predicted["probability"].to_numpy())
-                    yield {**line, "model": "abag", **result, "seconds": seconds}
-                    if not arguments.numbers:
-                        continue
-                    numbers = bare.iloc[kept].reset_index(drop=True)
-                    options = {"columns": {"pkd": label}, **arguments.options}
-                    at_numbers = Path(at) / "numbers"
-                    at_numbers.mkdir()
-                    _, predicted = fit(numbers, new, at_numbers, store, **options)
-                    ap = average_precision_score(y[held_out], predicted["pkd_predicted"])
-                    yield {**line, "model": "numbers", "ap": ap}
+                numbers = drawn.bare.iloc[drawn.kept].reset_index(drop=True)
+                options = {"columns": {"pkd": drawn.label}, **arguments.options}
+                at_numbers = Path(at) / "numbers"
+                at_numbers.mkdir()
+                _, predicted = fit(numbers, new, at_numbers, store, **options)
+                ap = average_precision_score(held_out, predicted["pkd_predicted"])
+                yield {**line, "model": "numbers", "ap": ap}
 
 
 def table(arguments):

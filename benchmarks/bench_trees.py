@@ -328,55 +328,36 @@ def judge(out):
 
 def binary(args):
     """Yield lines of tables of yes and no: a stack, one with a forest, and a forest alone."""
-    from bench_binary import CASES, HELD_OUT, fit, one_hot, peers, scores
-    from outside_truth import COMPOSITION, TABLES, read
+    from bench_binary import CASES, draws, fit, peers, scores
 
-    import abag
     from abag.head.models.registry import MODELS
 
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
     for name in ("her2", "rbd"):
         if args.only and name not in args.only:
             continue
-        frame, _, label = read(args.folder / TABLES[name])
-        heavy = next(column for column in ("antibody_heavy", "heavy") if column in frame)
-        chains = [heavy] if name == "her2" else ["antigen", heavy]
-        length = frame[chains[0]].str.len()
-        frame = frame[(length == length.mode()[0]).to_numpy()].reset_index(drop=True)
-        value = frame[label].to_numpy()
-        x_ND = one_hot([frame[chains[0]]])
-        if name == "rbd":
-            x_ND = np.hstack([x_ND, pd.get_dummies(frame[heavy]).to_numpy(float)])
-        bare = frame.drop(columns=[c for c in ("id", "antigen_name", "genotype") if c in frame])
-        for rows, share in CASES[name]:
-            if args.shares and share not in args.shares:
-                continue
-            for seed in range(args.first_seed, args.first_seed + args.seeds):
-                y = (value >= np.quantile(value, 1 - share)).astype(int)
-                order = np.random.default_rng(seed).permutation(len(y))
-                kept = order[:rows]
-                held_out = order[rows : rows + HELD_OUT]
-                line = {"what": name, "rows": rows, "share": share, "seed": seed}
-                p = peers(x_ND, y, kept, held_out)["forest"]
-                yield {**line, "model": "forest", **scores(y[held_out], p)}
-                with tempfile.TemporaryDirectory() as at:
-                    store = Path(at) / "store"
-                    both = bare.iloc[np.concatenate([kept, held_out])].drop(columns=[label])
-                    abag.embed_table(both, store, **COMPOSITION)
-                    new = both.iloc[rows:].reset_index(drop=True)
-                    table = both.iloc[:rows].assign(binder=y[kept]).reset_index(drop=True)
-                    for model, names in (("stack", ()), ("stack and forest", ("forest",))):
-                        for tree in TREES:
-                            MODELS.pop(tree, None)
-                        register(names)
-                        folder = Path(at) / model.replace(" ", "-")
-                        folder.mkdir()
-                        started = time.process_time()
-                        summary, predicted = fit(table, new, folder, store, epochs=args.epochs)
-                        seconds = time.process_time() - started
-                        result = scores(y[held_out], predicted["probability"].to_numpy())
-                        weights = {r["regime"]: r.get("weights") for r in summary["regimes"]}
-                        yield {**line, "model": model, **result, "seconds": seconds,
-                               "weights": weights}  # fmt: skip
+        cases = [case for case in CASES[name] if not args.shares or case[1] in args.shares]
+        for drawn in draws(args.folder, name, cases, seeds):
+            line = drawn.line
+            held_out = drawn.y[drawn.held_out]
+            p = peers(drawn.x_ND, drawn.y, drawn.kept, drawn.held_out)["forest"]
+            yield {**line, "model": "forest", **scores(held_out, p)}
+            with tempfile.TemporaryDirectory() as at:
+                store = Path(at) / "store"
+                table, new = drawn.embed(store)
+                for model, names in (("stack", ()), ("stack and forest", ("forest",))):
+                    for tree in TREES:
+                        MODELS.pop(tree, None)
+                    register(names)
+                    folder = Path(at) / model.replace(" ", "-")
+                    folder.mkdir()
+                    started = time.process_time()
+                    summary, predicted = fit(table, new, folder, store, epochs=args.epochs)
+                    seconds = time.process_time() - started
+                    result = scores(held_out, predicted["probability"].to_numpy())
+                    weights = {r["regime"]: r.get("weights") for r in summary["regimes"]}
+                    yield {**line, "model": model, **result, "seconds": seconds,
+                           "weights": weights}  # fmt: skip
 
 
 def main():

@@ -46,15 +46,15 @@ mount -t proc proc "$dir/proc"
 mount -t devpts -o newinstance,ptmxmode=666 devpts "$dir/dev/pts"
 mount -t tmpfs tmpfs "$dir/dev/shm"
 ln -sfn pts/ptmx "$dir/dev/ptmx"
-rm -rf "$dir/root/abag"
-git clone -q "$here" "$dir/root/abag"
+rm -rf "$dir/srv/abag"
+git clone -q "$here" "$dir/srv/abag"
 in_chroot git config --global --add safe.directory '*'
 line=$(grep -E '^python3 -m venv .*(abag demo|pytest -q)$' "$here/README.md")
 case $what in
-demo) in_chroot bash -c "cd /root/abag && $(head -1 <<<"$line")" ;;
-test) in_chroot bash -c "cd /root/abag && $(tail -1 <<<"$line")" ;;
+demo) in_chroot bash -c "cd /srv/abag && $(head -1 <<<"$line")" ;;
+test) in_chroot bash -c "cd /srv/abag && $(tail -1 <<<"$line")" ;;
 ci)
-    in_chroot CI=true bash -c "cd /root/abag && ${line##*$'\n'} --version && .venv/bin/pytest -q \
+    in_chroot CI=true bash -c "cd /srv/abag && ${line##*$'\n'} --version && .venv/bin/pytest -q \
         -o addopts='--import-mode=importlib --strict-markers -n 2' -m 'ci and not slow and not gpu'"
     ;;
 esac
