@@ -610,8 +610,9 @@ def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Seque
     names = [name for kind in kinds if (name := _name_in(first, options, kind)) is not None]
     if not names:
         return options
+    here = remembered.files_of_names
     for path in remembered.sequences:
-        if path not in remembered.files_of_names:
+        if path not in here:
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
             why = "does not exist" if Path(path).is_absolute() else "is not part of the predictor"
             msg = (

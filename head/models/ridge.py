@@ -299,7 +299,7 @@ def fit_linear(
     model: type[LinearModel] = LinearModel,
 ) -> LinearModel:
     """Fit a ridge in which the vectors of some `kinds` have weights."""
-    scalings, blocks = once(training, "blocks", lambda: _blocks(training))
+    scalings, blocks = _blocks(training)
     fit, features = fit_beside_features([blocks[kind] for kind in kinds], training)
     weights = dict(zip(kinds, fit.weights, strict=True))
     sides = {}
@@ -372,14 +372,18 @@ def _inner_error(fit: RidgeFit, training: TrainingRows) -> float:
 def _blocks(
     training: TrainingRows,
 ) -> tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]:
-    """Return the scaling of each side and its block."""
-    scalings = {}
-    blocks = {}
-    for kind, side in training.vectors.sides.items():
-        scaling = Standardizer.of(side.x_ND, side.index[training.rows], side.widths)
-        scalings[kind] = scaling
-        blocks[kind] = FeatureBlock(scaling.apply(side.x_ND), side.index.astype(np.int64))
-    return scalings, blocks
+    """Return the scaling of each side and its block, computed once for these rows."""
+
+    def compute() -> tuple[dict[Kind, Standardizer], dict[Kind, FeatureBlock]]:
+        scalings = {}
+        blocks = {}
+        for kind, side in training.vectors.sides.items():
+            scaling = Standardizer.of(side.x_ND, side.index[training.rows], side.widths)
+            scalings[kind] = scaling
+            blocks[kind] = FeatureBlock(scaling.apply(side.x_ND), side.index.astype(np.int64))
+        return scalings, blocks
+
+    return once(training, "blocks", compute)
 
 
 def impute_censored(training: TrainingRows) -> TrainingRows:
@@ -397,7 +401,7 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
     still_censored = pairs.censored.copy()
     still_censored[rows] = 0
     training = replace(training, pairs=replace(pairs, pkd=pkd, censored=still_censored))
-    _, of_kinds = once(training, "blocks", lambda: _blocks(training))
+    _, of_kinds = _blocks(training)
     blocks = [*of_kinds.values()]
     sigma = float(bound.std())
     close = CLOSE if pairs.quantity.affinity else CLOSE * max(sigma, LEAST_SIGMA)
