@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -207,38 +207,20 @@ class ParsedColumn:
                 self.forms[i] += f"+{word}"
 
 
-def distinct_cells(
-    table: Table, role: str, *, by_name: bool = False
-) -> tuple[NDArray[np.int64], list[Any]]:
-    """Return the index of each row's cell, (R,), and the distinct cells, the missing one first.
-
-    In a column of names, ``NA`` and the like are cells as others.
-
-    Raises
-    ------
-    TableError
-        If the column holds lists or the like.
-    """
-    try:
-        cells = table.frame[table.column(role)] if by_name else table.cells(role)
-        codes, distinct = pd.factorize(cells)  # -1: missing
-    except (TypeError, NotImplementedError) as error:  # lists, structs
-        name = table.column(role)
-        held = table.frame[name].dtype
-        msg = f"{table.source}: column {name!r} holds {held} values; expected text. Convert it."
-        raise TableError(msg) from error
-    return codes.astype(np.int64) + 1, ["", *distinct.tolist()]
+_Codes: TypeAlias = tuple[NDArray[np.int64], Sequence[Any]]
+"""The index of each row's cell, (R,), and the distinct cells, as `Table.factorize` returns them."""
 
 
-def _distinct_pairs(
-    first_R: NDArray[np.int64], second_R: NDArray[np.int64], seconds: int
-) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-    """Number the pairs of indices of the rows, (R,); also return the distinct pairs.
-
-    The second index is below `seconds`.
-    """
-    codes, pairs = pd.factorize(first_R * seconds + second_R)
-    return codes.astype(np.int64), [divmod(pair, seconds) for pair in pairs.tolist()]
+def _distinct_rows(columns: Sequence[_Codes]) -> tuple[NDArray[np.int64], list[tuple[Any, ...]]]:
+    """Return the index of each row's cells in these columns, (R,), and the distinct ones."""
+    row_R = np.zeros(len(columns[0][0]), np.int64)
+    rows: list[tuple[Any, ...]] = [()]
+    for code_R, cells in columns:
+        codes, pairs = pd.factorize(row_R * len(cells) + code_R)
+        row_R = codes.astype(np.int64)
+        places = [divmod(pair, len(cells)) for pair in pairs.tolist()]
+        rows = [(*rows[before], cells[at]) for before, at in places]
+    return row_R, rows
 
 
 def parse_column(
@@ -247,7 +229,7 @@ def parse_column(
     """Parse each distinct text of a column; those that cannot be read are listed as bad."""
     name = table.column(role)
     kind: Kind = "antigen" if role == "antigen" else "antibody"
-    codes, texts = distinct_cells(table, role, by_name=role in references.by_name)
+    codes, texts = table.factorize(role, by_name=role in references.by_name)
     column = ParsedColumn.unread(codes, [(text,) for text in texts])
     # a string of both chains is always looked at: it may have to be split
     todo: Sequence[int] = range(len(texts))
@@ -273,33 +255,34 @@ def _not_clean(texts: Sequence[object]) -> list[int]:
 def parse_variants(table: Table, kind: Kind, references: References) -> ParsedColumn:
     """Parse the sequences of a kind that rows give as a parent and its mutations."""
     rules = references.rules[kind]
-    roles = [MUTATIONS[kind]]
+    constant = references.parent if kind == "antibody" else references.antigen
+    parents = _read_parents(table, kind, references) if constant is None else []
     is_split = kind in references.split
     parts = [role for role in MUTATION_PARTS if is_split and role in table.columns]
-    change_R, texts = _distinct_mutations(table, roles[0], parts)
-    changes: list[tuple[str, ...]] = [(text,) for text in texts]
+    roles = [MUTATIONS[kind]]
     if kind == "antibody" and LIGHT_MUTATIONS in table.columns:
         roles.append(LIGHT_MUTATIONS)
-        light_R, lights = distinct_cells(table, LIGHT_MUTATIONS)
-        change_R, both = _distinct_pairs(change_R, light_R, len(lights))
-        changes = [(*changes[heavy], cell_name(lights[light])) for heavy, light in both]
     names = [table.column(role) for role in (*parts, *roles)]
     where = list_columns(names)
     of_chains = references.chain_of_role if kind == "antibody" else {}
     chains = [of_chains.get(role, "") for role in roles]
-    parent_R, parents = _parents(table, kind, references)
-    codes, pairs = _distinct_pairs(parent_R, change_R, len(changes))
+    codes, rows = _distinct_rows([*parents, *map(table.factorize, (*parts, *roles))])
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
-    column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
+    column = ParsedColumn.unread(codes, [no_chains] * len(rows))
     variants: list[tuple[str, str]] = []
-    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[-1]}", delay=2)):
-        text = "; ".join(filter(None, changes[change]))
+    for i, cells in enumerate(bar(iterable=rows, desc=f"reading {names[-1]}", delay=2)):
+        texts_of_parent = cells[: len(parents)]
+        changes = [*map(cell_name, cells[len(parents) :])]
+        if parts:
+            changes[: len(parts) + 1] = [_join_parts(parts, changes)]
+        text = "; ".join(filter(None, changes))
         try:
-            text = "; ".join(filter(None, map(of_chain, changes[change], chains)))
-            parent_text = parents[parent]
-            if isinstance(parent_text, AbagError):
-                raise parent_text  # once per variant, so that each of its rows is listed
+            text = "; ".join(filter(None, map(of_chain, changes, chains)))
+            for parent in texts_of_parent:
+                if isinstance(parent, AbagError):
+                    raise parent  # once per variant, so that each of its rows is listed
+            parent_text = "|".join(texts_of_parent) if constant is None else constant
             variants.append((parent_text, text))
             parsed = parse(mutate(parent_text, text, rules))
             # mutations are of standard residues
@@ -316,64 +299,44 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     return column
 
 
-def _distinct_mutations(
-    table: Table, role: str, parts: Sequence[str]
-) -> tuple[NDArray[np.int64], list[str]]:
-    """Return the index of each row's mutations, (R,), and these, joined with their `parts`."""
-    code_R, cells = distinct_cells(table, role)
-    texts = [cell_name(cell) for cell in cells]
-    if parts:
-        texts = [*map(one_letter, texts)]
-    for part in reversed(parts):  # each goes before the others
-        part_R, cells = distinct_cells(table, part)
-        code_R, both = _distinct_pairs(code_R, part_R, len(cells))
+def _join_parts(parts: Sequence[str], cells: Sequence[str]) -> str:
+    """Return the mutation whose `parts` are the first cells, and whose residue is the next one."""
+    mutation = one_letter(cells[len(parts)])
+    for part, cell in reversed([*zip(parts, cells, strict=False)]):  # each goes before the others
         # pandas writes 33 as 33.0 beside empty cells
-        befores = [one_letter(cell_name(cell).removesuffix(".0")) for cell in cells]
-        behind = ":" if part == "mutation_chain" else ""
-        joined = []
-        for at, before in both:
-            is_of_parent = bool(behind) and means_parent(texts[at])  # whose rows may name a chain
-            joined.append(texts[at] if is_of_parent else f"{befores[before]}{behind}{texts[at]}")
-        texts = joined
-    return code_R, texts
+        before = one_letter(cell.removesuffix(".0"))
+        if part == "mutation_chain":
+            if means_parent(mutation):  # whose rows may name a chain
+                continue
+            before += ":"
+        mutation = before + mutation
+    return mutation
 
 
-def _parents(
-    table: Table, kind: Kind, references: References
-) -> tuple[NDArray[np.int64], list[str | AbagError]]:
-    """Return the index of each row's parent, (R,), and the distinct parents, or their errors."""
-    constant = references.parent if kind == "antibody" else references.antigen
-    if constant is not None:
-        return np.zeros(len(table.frame), np.int64), [constant]
-
-    def texts(role: str) -> tuple[NDArray[np.int64], list[str | AbagError]]:
-        if not table.has(role):
-            return np.zeros(len(table.frame), np.int64), [""]
-        codes, cells = distinct_cells(table, role)
-        read: list[str | AbagError] = []
-        for cell in cells:
-            try:
-                read.append(references.text(role, cell))
-            except UNREADABLE as error:
-                located = type(error)(f"column {table.column(role)!r}: {error}")
-                read.append(located)
-        return codes, read
-
+def _read_parents(table: Table, kind: Kind, references: References) -> list[_Codes]:
+    """Read the columns of parents: texts, or the errors of those that cannot be read."""
+    roles: Sequence[str] = (kind,)
     if kind == "antigen":
         table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
-        return texts("antigen")
-    if not any(map(table.has, CHAIN_ROLES)):
+    elif any(map(table.has, CHAIN_ROLES)):
+        roles = CHAIN_ROLES
+    else:
         table.column("antibody", ", or give one parent for all rows with --parent SEQ")
-        return texts("antibody")
-    heavy_R, heavies = texts("heavy")
-    light_R, lights = texts("light")
-    codes, pairs = _distinct_pairs(heavy_R, light_R, len(lights))
-    joined: list[str | AbagError] = []
-    for first, second in pairs:
-        texts_of_both = (heavies[first], lights[second])
-        errors = [text for text in texts_of_both if isinstance(text, AbagError)]
-        joined.append(errors[0] if errors else "|".join(map(str, texts_of_both)))
-    return codes, joined
+    columns: list[_Codes] = []
+    for role in roles:
+        if table.has(role):
+            code_R, cells = table.factorize(role)
+        else:
+            code_R = np.zeros(len(table.frame), np.int64)
+            cells = [""]
+        texts: list[str | AbagError] = []
+        for cell in cells:
+            try:
+                texts.append(references.text(role, cell))
+            except UNREADABLE as error:
+                texts.append(type(error)(f"column {table.column(role)!r}: {error}"))
+        columns.append((code_R, texts))
+    return columns
 
 
 def parse_antibodies(table: Table, options: TableOptions, references: References) -> ParsedColumn:
@@ -636,7 +599,9 @@ def _advise_antigen(table: Table, options: TableOptions) -> str:
 
 def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
-    codes, places = _distinct_pairs(heavy.codes, light.codes, len(light.chains))
+    codes, places = _distinct_rows(
+        [(heavy.codes, range(len(heavy.chains))), (light.codes, range(len(light.chains)))]
+    )
     heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
     chains = [heavy.chains[h] + light.chains[k] for h, k in places]
     bad: dict[int, BadCell] = {}
