@@ -52,13 +52,12 @@ from abag.embed.tables.columns import (
     column_option,
     list_columns,
     quote_names,
-    quote_some,
     simplified,
     with_found,
 )
 from abag.embed.tables.content import (
     CDR_PAGE,
-    LINKER,
+    NEEDS_PARENT,
     OTHER_STATE,
     REGION,
     SHORT,
@@ -67,18 +66,16 @@ from abag.embed.tables.content import (
     coded_domains,
     domain_cells,
     holds_names,
-    holds_nucleotides,
     is_peptide,
     is_sequence,
     names_as_residues,
+    propose_columns,
     refuse_other_header,
-    role_by_content,
-    role_by_name,
+    suggest_columns,
     unused_columns,
 )
 from abag.embed.tables.mutations import (
     BadMutation,
-    columns_of_mutations,
     holds_mutations,
     means_parent,
     mutate,
@@ -102,8 +99,8 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.references import References, UnknownName, cell_name
 from abag.embed.tables.table import Table
 
-# read as it is: nucleotides have no L, and words that are no sequence have fewer letters
-_PROTEIN = f"^[{RESIDUES}]*L[{RESIDUES}]{{6}}[{RESIDUES}]*$"
+# one chain, read as it is: nucleotides have no L, and words that are no sequence fewer letters
+_CLEAN_CHAIN = f"^[{RESIDUES}]*L[{RESIDUES}]{{6}}[{RESIDUES}]*$"
 REASONS: dict[type[AbagError], str] = {
     EmptySequence: "empty sequence",
     UnknownResidue: "unknown residue",
@@ -116,9 +113,6 @@ UNREADABLE = tuple(REASONS)
 NUMBERED_AT_MOST = 200
 _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 """Names of antigens such as BA.1 and IL-6, and no number."""
-_NEEDS_PARENT = (
-    "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
-)
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
@@ -234,7 +228,9 @@ def parse_column(
     # a string of both chains is always looked at: it may have to be split
     todo: Sequence[int] = range(len(texts))
     if parse is not parse_antibody and role not in references.by_name:
-        todo = _not_clean(texts)
+        ascii_texts = [x if isinstance(x, str) and x.isascii() else "" for x in texts]
+        is_clean = have_motif(_CLEAN_CHAIN, pa.array(ascii_texts, pa.large_string()))
+        todo = np.flatnonzero(~is_clean).tolist()
     for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
         try:
             text = references.text(role, texts[i])
@@ -243,13 +239,6 @@ def parse_column(
             column.chains[i] = ("", "") if parse is parse_antibody else ("",)
             column.refuse(i, kind, str(texts[i]), error, f"column {name!r}")
     return column
-
-
-def _not_clean(texts: Sequence[object]) -> list[int]:
-    """Find the texts that may not be one chain as they are written, by index."""
-    ascii_texts = [x if isinstance(x, str) and x.isascii() else "" for x in texts]
-    is_clean = have_motif(_PROTEIN, pa.array(ascii_texts, pa.large_string()))
-    return np.flatnonzero(~is_clean).tolist()
 
 
 def parse_variants(table: Table, kind: Kind, references: References) -> ParsedColumn:
@@ -392,16 +381,7 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         return column
     roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
-        refuse_other_header(table)
-        problem = f"{table.source}: no column for heavy, light or antibody"
-        commas = ", or separate columns by commas" if len(table.names) == 1 else ""
-        by_content = _suggest_columns(table, options)
-        has_antigen = "antigen=" in by_content
-        advice = (
-            "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
-            f"{commas}. {by_content}{'' if has_antigen else _advise_antigen(table, options)}"
-        )
-        raise MissingColumn(with_found(problem, table.names, advice))
+        _refuse_without_antibodies(table, options)
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
         light = table.column("light")
         problem = f"{table.source}: no column for heavy, only {light!r} for light"
@@ -417,6 +397,25 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
     names = quote_names([table.column(role) for role in roles])
     heavy = parsed.get("heavy", absent)
     return _join(heavy, parsed.get("light", absent), f"column {names}")
+
+
+def _refuse_without_antibodies(table: Table, options: TableOptions) -> None:
+    """Refuse a table without a column of antibodies."""
+    refuse_other_header(table)
+    problem = f"{table.source}: no column for heavy, light or antibody"
+    commas = ", or separate columns by commas" if len(table.names) == 1 else ""
+    advice = (
+        "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
+        f"{commas}. {suggest_columns(table, options)}"
+    )
+    has_antigen = "antigen" in options.decided or options.matrix or table.has("antigen")
+    if options.proposes_no_antigen and not has_antigen and "antigen=" not in advice:
+        # said here, too, so that it does not take another attempt to learn it
+        advice += (
+            " No column is named like an antigen, either: name it with --column antigen=NAME, give "
+            "one for all rows with --antigen SEQ, or learn from antibodies alone with --no-antigen."
+        )
+    raise MissingColumn(with_found(problem, table.names, advice))
 
 
 def describe_unused_chains(
@@ -527,76 +526,6 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
     return are_mutants or OTHER_STATE.search(name) is not None
 
 
-def _suggest_columns(table: Table, options: TableOptions) -> str:
-    """Propose columns by their content, or say what else to do."""
-    antibodies, antigens = _propose_columns(table, options.no_antigen)
-    proposal = f"{antibodies} {antigens}".strip()
-    coded = []
-    if not antibodies:
-        whole = [name for name in table.names if not REGION.search(name)]
-        coded = [name for name in whole if holds_nucleotides(table, name)]
-    advice = []
-    if coded:
-        verb = "holds" if len(coded) == 1 else "hold"
-        advice.append(f"{quote_some(coded)} {verb} nucleotides: translate them into amino acids.")
-    if proposal:
-        advice.append(f"By their content: {proposal}.")
-    return " ".join(advice) or _advise_without_sequences(table, options)
-
-
-def _propose_columns(table: Table, no_antigen: bool = False) -> tuple[str, str]:
-    """Propose columns of antibodies and of antigens by their content: one for each role, or more.
-
-    Those that may play one role are alternatives; either may be empty.
-    """
-    other = "heavy" if no_antigen else "antigen"
-    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
-    for name in table.names:
-        role = "" if REGION.search(name) else role_by_content(table, name)
-        if role == "antigen":
-            role = "" if LINKER.search(name) else role_by_name(name) or other
-        if role:
-            proposals[role].append(column_option(role, name))
-    heavy = _any_of(proposals["heavy"])
-    light = _any_of(proposals["light"])
-    paired = f"{heavy} {light}".strip()
-    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
-    return antibodies, _any_of(proposals["antigen"])
-
-
-def _advise_without_sequences(table: Table, options: TableOptions) -> str:
-    """Say what to do about a table in which no column holds sequences."""
-    if MUTATIONS["antigen"] in options.columns:
-        return "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
-    mutations = columns_of_mutations(table)
-    if mutations:
-        return f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
-    return (
-        "No column holds sequences: add columns with those of whole chains, joined from their "
-        f"positions or regions if the table has these ({CDR_PAGE}), or give a FASTA file or table "
-        "of names and sequences with --sequences FILE."
-    )
-
-
-def _any_of(options: Sequence[str]) -> str:
-    """Join alternatives, in parentheses; empty without any."""
-    listed = " or ".join(options)
-    return f"({listed})" if len(options) > 1 else listed
-
-
-def _advise_antigen(table: Table, options: TableOptions) -> str:
-    """Say what else is missing, so that it does not take another attempt to learn it."""
-    is_chosen = options.antigen is not None or "antigen" in options.columns
-    if is_chosen or options.no_antigen or options.matrix:
-        return ""
-    if not options.proposes_no_antigen or table.has("antigen"):
-        return ""
-    return (
-        " No column is named like an antigen, either: name it with --column antigen=NAME, give one "
-        "for all rows with --antigen SEQ, or learn from antibodies alone with --no-antigen."
-    )
-
-
 def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
     codes, places = _distinct_rows(
@@ -639,43 +568,40 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
     """
     if options.no_antigen:
         return ParsedColumn.constant(len(table.frame), ParsedSequence(NO_ANTIGEN))
-    column = _read_antigens(table, options, references)
+    if "antigen" in references.rules:
+        column = parse_variants(table, "antigen", references)
+    elif references.antigen is not None:
+        with located("antigen"):
+            antigen = parse_antigen(sequence_text(references.antigen))
+        column = ParsedColumn.constant(len(table.frame), antigen, references.antigen)
+    else:
+        if not table.has("antigen"):
+            _refuse_without_antigens(table, options)
+        column = parse_column(table, "antigen", parse_antigen, references)
+        if table.frame.index[0] == 0 and "antigen" not in references.by_name:
+            _refuse_antigen_names(column, table, options)
     column.mark("short antigen", _with_short_chain(column.chains))
     column.mark("stopped antigen", column.stopped)
     return column
 
 
-def _read_antigens(table: Table, options: TableOptions, references: References) -> ParsedColumn:
-    """Parse the antigens of a table as they are given."""
-    if "antigen" in references.rules:
-        return parse_variants(table, "antigen", references)
-    if references.antigen is not None:
-        with located("antigen"):
-            antigen = parse_antigen(sequence_text(references.antigen))
-        return ParsedColumn.constant(len(table.frame), antigen, references.antigen)
-    if not table.has("antigen"):
-        refuse_other_header(table)
-        advice = (
-            ", add --matrix if each antigen has a column of labels, or give one antigen for all "
-            "rows with --antigen SEQ"
-        )
-        if options.proposes_no_antigen:
-            advice += ", or learn from antibodies alone with --no-antigen"
-        candidates = antigen_candidates(table)
-        if candidates:
-            advice += f". {quote_names(candidates)} may hold it"
-        table.column("antigen", advice)
-    column = parse_column(table, "antigen", parse_antigen, references)
-    _refuse_antigen_names(column, table, options, references)
-    return column
+def _refuse_without_antigens(table: Table, options: TableOptions) -> None:
+    """Refuse a table without a column of antigens."""
+    refuse_other_header(table)
+    advice = (
+        ", add --matrix if each antigen has a column of labels, or give one antigen for all "
+        "rows with --antigen SEQ"
+    )
+    if options.proposes_no_antigen:
+        advice += ", or learn from antibodies alone with --no-antigen"
+    candidates = antigen_candidates(table)
+    if candidates:
+        advice += f". {quote_names(candidates)} may hold it"
+    table.column("antigen", advice)
 
 
-def _refuse_antigen_names(
-    column: ParsedColumn, table: Table, options: TableOptions, references: References
-) -> None:
+def _refuse_antigen_names(column: ParsedColumn, table: Table, options: TableOptions) -> None:
     """Refuse a table whose column of antigens holds names."""
-    if table.frame.index[0] or "antigen" in references.by_name:
-        return
     names = column.bad_texts
     distinct = len(column.chains) - 1  # less that of empty cells
     # what is longer, or has a stop codon, is a sequence with a fault
@@ -688,7 +614,7 @@ def _refuse_antigen_names(
     if not (are_most or are_short):
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:
-        columns = _propose_columns(table)[1] or "--column antigen=NAME"
+        columns = propose_columns(table)[1] or "--column antigen=NAME"
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
             f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
@@ -713,12 +639,12 @@ def _refuse_names(
             return
     where = f"{table.source}: column {table.column(role)!r}"
     if holds_mutations(table, table.column(role), with_wild=True):
-        msg = f"{where} holds mutations, {_NEEDS_PARENT}"
+        msg = f"{where} holds mutations, {NEEDS_PARENT}"
         raise MissingColumn(msg)
     # longer ones, and those with a run of residues, may be sequences with a fault
     are_short = 2 * sum(len(name) >= SHORT for name in names) < len(names)
     if are_short and not any(map(LONG_RUN.search, names)):
-        columns = _propose_columns(table)[0] or "--column heavy=NAME and --column light=NAME"
+        columns = propose_columns(table)[0] or "--column heavy=NAME and --column light=NAME"
         msg = (
             f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
             "or table of names and sequences with --sequences FILE, or name the columns of "
