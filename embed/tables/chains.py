@@ -483,6 +483,11 @@ def unlisted(text: str) -> str:
     return "|".join(filter(None, chains))
 
 
+def are_joined(cell: object) -> bool:
+    """Tell whether a cell has chains that `unlisted` finds by a sign that is no sure separator."""
+    return isinstance(cell, str) and _OTHER_SEPARATOR.search(cell) is not None
+
+
 def joined_list(cell: Any) -> Any:  # noqa: ANN401 - any cell
     """Return a list of chains as text with ``|`` between them, and any other cell as it is."""
     if not isinstance(cell, list | tuple | np.ndarray):

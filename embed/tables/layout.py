@@ -48,6 +48,7 @@ from abag.embed.tables.content import (
     distinct_texts,
     drop_unused_roles,
     holds_names,
+    holds_nucleotides,
     holds_sequences,
     refuse_exchanged,
     roles_by_content,
@@ -447,7 +448,8 @@ def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
     for role, name in roles.items():
         if role in top.columns:
             instead = top.columns[role]
-            held = "names" if holds_names(top, instead) else "nucleotides"
+            held = "nucleotides" if holds_nucleotides(top, instead) else "no sequences"
+            held = "names" if holds_names(top, instead) else held
             remarks.append(f"column {name!r} is used as {role}: {instead!r} holds {held}")
         elif role in ANTIBODY_ROLES and not top.has(role):
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
