@@ -170,6 +170,14 @@ def test_results_are_shown_in_a_few_lines(tmp_path):
     assert "more lines" not in str(planned)
 
 
+def test_a_plan_in_python_names_keywords_where_a_fit_would_be_refused():
+    table = demo_table().head(60).rename(columns={"pKd": "Tm"}).assign(expression=1.0)
+    table["expression"] = table["Tm"] * 2
+    shown = str(abag.plan(table, **COMPOSITION))
+    assert 'use columns={"label": "Tm"}' in shown
+    assert "--column" not in shown
+
+
 def test_what_is_shown_has_few_lines_of_limited_width_and_is_escaped():
     assert shorten(list("abcdef")) == "a\nb\nc\nd\n... 2 more lines"
     assert shorten(list("abcde")) == "a\nb\nc\nd\ne"
