@@ -115,7 +115,8 @@ def with_content(table: Table, options: TableOptions) -> tuple[Table, list[str]]
     for role, name in roles.items():
         instead = columns.get(role)
         if instead is not None:
-            held = "names" if holds_names(table, instead) else "nucleotides"
+            held = "nucleotides" if holds_nucleotides(table, instead) else "no sequences"
+            held = "names" if holds_names(table, instead) else held
             remarks.append(f"column {name!r} is used as {role}: {instead!r} holds {held}")
         elif role in ANTIBODY_ROLES and role not in table.ties:
             remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")

@@ -8,7 +8,6 @@ R rows, N distinct sequences or chains.
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from abag.embed.tables.chains import (
     ParsedSequence,
     UnknownResidue,
     UnsureDomains,
+    are_joined,
     count_replaced,
     located,
     parse_antibody,
@@ -235,6 +235,8 @@ def parse_column(
         try:
             text = references.text(role, texts[i])
             column.read(i, parse(text), text)
+            if role == "antigen" and are_joined(texts[i]):
+                column.mark("joined antigen", [i])
         except UNREADABLE as error:
             column.chains[i] = ("", "") if parse is parse_antibody else ("",)
             column.refuse(i, kind, str(texts[i]), error, f"column {name!r}")
@@ -387,7 +389,7 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         problem = f"{table.source}: no column for heavy, only {light!r} for light"
         advice = (
             "Name it with --column heavy=NAME, or, if the antibodies have no heavy chains, the "
-            f"other with --column light={shlex.quote(light)}."
+            f"other with {column_option('light', light)}."
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     parsed = {role: parse_column(table, role, parse_chain, references) for role in roles}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import math
 import re
 import sys
@@ -780,21 +779,17 @@ def check_writable(path: Path) -> OpenWriter:
 @contextmanager
 def _open_text(file: IO[bytes], separator: str) -> Iterator[WriteFrame]:
     def write(frame: pd.DataFrame) -> None:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        options: dict[str, Any] = {
+            "index": False,
+            "header": file.tell() == 0,
+            "sep": separator,
+            "lineterminator": "\n",
+        }
+        text = frame.to_csv(**options)
         # csv does not quote a lone carriage return, which readers take for the end of a row
-        others = frame.select_dtypes(exclude=["number", "bool"])
-        has_return = any("\r" in str(name) for name in others) or any(
-            others[name].astype("str").str.contains("\r", regex=False).any() for name in others
-        )
-        frame.to_csv(
-            text,
-            index=False,
-            header=file.tell() == 0,
-            sep=separator,
-            lineterminator="\n",
-            quoting=csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL,
-        )
-        text.detach()
+        if "\r" in text:
+            text = frame.to_csv(**options, quoting=csv.QUOTE_ALL)
+        file.write(text.encode())
 
     yield write
 
