@@ -329,7 +329,7 @@ class Layout:
         most = None if self.limit is None else self.limit - start
         chunks = self._open.pop(number, None)
         if chunks is None:
-            chunks = open_table(file.table, file.options, self._reading)
+            chunks = open_table(file.table, replace(self._reading, table=file.options))
         for chunk in chunks:
             first = int(chunk.frame.index[0])
             if most is not None and first >= most:
@@ -385,7 +385,7 @@ def _open_file(
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)
     options = replace(options, columns={**of_run, **options.columns})
-    chunks = open_table(table, options, reading)
+    chunks = open_table(table, replace(reading, table=options))
     first = next(chunks)
     present = {*first.names}
     chosen = {}
@@ -436,7 +436,7 @@ def read_top_row(table: TableLike, options: TableOptions) -> Table:
     of_file = TableOptions(
         limit=1, chains=options.chains, sheet=options.sheet, matrix=options.matrix
     )
-    return next(open_table(tables_of(table)[0], of_file, ReadOptions())).with_roles({})
+    return next(open_table(tables_of(table)[0], ReadOptions(table=of_file))).with_roles({})
 
 
 def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout:
