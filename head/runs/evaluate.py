@@ -308,7 +308,7 @@ def decide_prediction(
             column = own if own and not table.has("prediction") else table.column("prediction")
             refuse_affinity(Column(table, column), quantity)
             # predictions of classes are numbers
-            meaning = as_it_is(column, AS_IN_THE_RUN, replace(quantity, classes=()))
+            meaning = as_it_is(column, replace(quantity, classes=()), AS_IN_THE_RUN)
     except AbagError as error:
         return LabelLayout(source=table.source, meaning=None, options=options, refused=error)
     return LabelLayout(source=table.source, meaning=meaning, options=options)
