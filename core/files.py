@@ -85,8 +85,9 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
     except BaseException as error:
         remove_quietly(partial)
-        # on a full disk, an error names no file
-        if isinstance(error, OSError) and error.filename in (None, partial, str(partial)):
+        # on a full disk, an error names no file; those of requests are no errors of a disk
+        is_disk_error = isinstance(error, OSError) and error.errno is not None
+        if is_disk_error and error.filename in (None, partial, str(partial)):
             error.filename = str(path)
             del error.filename2  # of a rename
         raise

@@ -321,6 +321,7 @@ def test_a_name_without_a_sequence_is_no_peptide(tmp_path, name):
         {"antigen": ["Spike", ANTIGEN]},
         {"antigen": ["Receptor binding domain"]},
         {"antigen": ["INSULIN", "LYSOZYME"]},
+        {"antigen": ["MyAntigen"]},
         {"light": ["VHH", LIGHT]},
         {"light": ["same as above", LIGHT]},
         {"antigen": ["unpublished", ANTIGEN]},

@@ -274,6 +274,15 @@ class Column:
         return f"{named}--label {unit}"
 
     @property
+    def hint_of_unit(self) -> str:
+        """How it is read by a column of units, all equal, beside it; empty without one."""
+        units = find_describing(self.table, self.name).units
+        stated = unit_of_cells(self.table, units[0], self.name) if len(units) == 1 else None
+        if stated is None:
+            return ""
+        return f"{self.name!r} is {stated} by column {units[0]!r}: use {self.in_unit(stated)}."
+
+    @property
     def hint(self) -> str:
         """How it is read if it may be the label by its name; empty for others."""
         header = self.header
@@ -297,10 +306,8 @@ class Column:
         if header.units:
             unit = header.units[0]
             return f"{self.name!r} is named like {unit}: use {self.in_unit(unit)}."
-        units = find_describing(self.table, self.name).units
-        stated = unit_of_cells(self.table, units[0], self.name) if len(units) == 1 else None
-        if stated is not None:
-            return f"{self.name!r} is {stated} by column {units[0]!r}: use {self.in_unit(stated)}."
+        if self.hint_of_unit:
+            return self.hint_of_unit
         if header.affinity and self.is_molar:
             return f"{self.name!r} holds M, by the size of its numbers: use {self.in_unit('kd_m')}."
         ending = "" if header.affinity else " (value --better higher: if it is no affinity)"
@@ -470,6 +477,9 @@ class Columns:
             of_two = [column for column in varied if holds_classes(self.table, column.name)]
             choices = " or ".join(column_option("label", column.name) for column in of_two)
             return f", or a label of yes and no with {choices} --label binary" if of_two else ""
+        first = self.numbers[0]
+        if first.hint_of_unit and (len(names) == 1 or first.is_probable):
+            return f". {first.hint_of_unit.removesuffix('.')}"
         named = column_option("label", names[0])
         listed = f"; columns of numbers, likely labels first: {quote_some(names)}"
         return (

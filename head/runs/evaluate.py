@@ -130,7 +130,7 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
             mean,
             {},
             None,
-            of_classes=bool(saved.quantity.classes),
+            quantity=saved.quantity,
         )
         if saved.quantity.classes:
             add_classes(score, tested, theirs, mean, saved.quantity.classes)
@@ -480,7 +480,7 @@ def _score_regimes(
             baselines_here,
             None if classes else inside,
             weights=predictor.regimes[used].mixture.weights,
-            of_classes=bool(classes),
+            quantity=pairs.quantity,
         )
         if classes:
             add_classes(score, tested, predicted_here, mean_label, classes)
