@@ -324,7 +324,7 @@ class NamedSequences:
             close = get_close_matches(name, names, n=2, cutoff=0.75)
         hint = f" (did you mean {' or '.join(map(quoted, close[:3]))}?)" if close else ""
         held = f"{role} chain" if role in CHAIN_ROLES else role
-        same = self.of.get((ANY, name), {}).values() if role in CHAIN_ROLES else ()
+        same = self.of.get((ANY, name, False), {}).values() if role in CHAIN_ROLES else ()
         types = {kind for entry in same for kind in self._domains(entry.text)}
         if types:
             msg = (
