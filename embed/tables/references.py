@@ -235,21 +235,15 @@ class NamedSequences:
         whole = self._text(ANY, name)
         types = self._domains(whole) if whole else []
         if whole and not (heavy or light):
-            is_pair = bool(heavy_part and light_part)
-            if types == ["heavy"] and light_part and not is_pair and not heavy_part:
-                return f"{whole}|{light_part}"
-            if types == ["light"] and heavy_part and not is_pair and not light_part:
-                return f"{heavy_part}|{whole}"
+            lacks_chain = (types == ["heavy"] and light_part and not heavy_part) or (
+                types == ["light"] and heavy_part and not light_part
+            )
             # an antigen, of which the antibody has its name
             is_other = not types and any(map(self._domains, filter(None, (heavy_part, light_part))))
-            if not is_other:
+            if not (lacks_chain or is_other):
                 return whole
-        if not heavy and whole and types == ["heavy"]:
-            heavy = whole
-        if not light and whole and types == ["light"]:
-            light = whole
-        heavy = heavy or heavy_part
-        light = light or light_part
+        heavy = heavy or (whole if types == ["heavy"] else None) or heavy_part
+        light = light or (whole if types == ["light"] else None) or light_part
         return f"{heavy or ''}|{light or ''}" if heavy or light else None
 
     def _chain(self, role: str, name: str) -> str | None:
