@@ -324,6 +324,14 @@ class NamedSequences:
             close = get_close_matches(name, names, n=2, cutoff=0.75)
         hint = f" (did you mean {' or '.join(map(quoted, close[:3]))}?)" if close else ""
         held = f"{role} chain" if role in CHAIN_ROLES else role
+        same = self.of.get((ANY, name, False), {}).values() if role in CHAIN_ROLES else ()
+        types = {kind for entry in same for kind in self._domains(entry.text)}
+        if types:
+            msg = (
+                f"{quoted(name)} is a {' and a '.join(sorted(types))} chain in {self.source}; "
+                f"expected a {held}. Write it into the other column, or correct the file."
+            )
+            return UnknownName(msg)
         msg = (
             f"{quoted(name)} has no {held} sequence in {self.source}{hint}; expected one. Add it "
             "there, or write the whole name."

@@ -81,6 +81,7 @@ from abag.embed.tables.mutations import (
     mutate,
     of_chain,
     one_letter,
+    propose_antigen,
     propose_numbers,
 )
 from abag.embed.tables.numbering import (
@@ -287,6 +288,8 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             column.refuse(i, kind, text, error, where)
     misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
     hint = propose_numbers(variants, rules) if misfits else ""
+    if misfits and not hint and kind == "antibody" and references.antigen is not None:
+        hint = propose_antigen(variants, references.antigen, table.column(roles[0]))
     if hint:
         for i in misfits:
             cell = column.bad[i]
