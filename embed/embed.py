@@ -220,17 +220,12 @@ def _embed(
             else:
                 from abag.embed.encode import encode_share  # imports torch, which takes seconds
 
-                rows = reading.counts["rows"]
-                has_idle_cores = _encodes_alone_on_gpu(jobs, rank)
-                with meanwhile(rows) if meanwhile and has_idle_cores else nullcontext():
+                on_gpu = any(job.missing and job.plan.device.type == "cuda" for job in jobs)
+                has_idle_cores = on_gpu and rank.world == 1
+                idle = meanwhile if has_idle_cores else None
+                with idle(reading.counts["rows"]) if idle else nullcontext():
                     seconds = [encode_share(job, rank) for job in jobs]
     return _summary(reading, jobs, seconds, rank)
-
-
-def _encodes_alone_on_gpu(jobs: Sequence[KindJob], rank: Rank) -> bool:
-    if rank.world > 1:
-        return False
-    return any(job.missing and job.plan.device.type == "cuda" for job in jobs)
 
 
 def _choose_devices(options: EmbedOptions, rank: Rank) -> tuple[int, str]:
