@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import html
 import inspect
+import json
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,8 @@ SHOWN_LINES = 5
 SHOWN_WIDTH = 160
 """Most characters of such a line."""
 _FLAG_AND_VALUE = re.compile(rf"({FLAG.pattern})(?: ('[^']*'|[\w=-]*\w))?")
+_BLANK = "\ue000"
+"""Stands for a blank inside the value of a flag; a private character, which no message has."""
 _PATH = re.compile(r"\b(Path|AnyTables?)\b")
 """In the annotation of an argument that may be a path."""
 _TABLES = {
@@ -276,7 +279,7 @@ def in_python(text: str, keywords: Keywords) -> str:
         choices = option.choices if isinstance(option, OptionSchema) else ()
         key, equals, item = value.partition("=")
         if equals and name == "columns":
-            return f'{name}={{"{key}": "{item}"}}'
+            return f"{name}={{{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}}}"
         if value in choices:
             return f'{name}="{value}"'
         is_placeholder = value.isupper() and value.isalpha()
@@ -284,12 +287,16 @@ def in_python(text: str, keywords: Keywords) -> str:
             return f"{name}={value}"
         return f"{name} {value}" if value else name
 
-    sentences = re.split(r"(?<=[.;]) ", text)
+    def unbroken(match: re.Match[str]) -> str:
+        return f"{match[1]} {match[2].replace(' ', _BLANK)}" if match[2] else match[0]
+
+    # the name of a column may hold what ends a sentence
+    sentences = re.split(r"(?<=[.;]) ", _FLAG_AND_VALUE.sub(unbroken, text))
     for i, sentence in enumerate(sentences):
         command = _COMMAND.search(sentence)
         start = command.start() if command else len(sentence)
         sentences[i] = _FLAG_AND_VALUE.sub(keyword, sentence[:start]) + sentence[start:]
-    return " ".join(sentences)
+    return " ".join(sentences).replace(_BLANK, " ")
 
 
 class Summary(dict[str, Any]):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 
@@ -221,10 +222,12 @@ def _embed(
                 from abag.embed.encode import encode_share  # imports torch, which takes seconds
 
                 on_gpu = any(job.missing and job.plan.device.type == "cuda" for job in jobs)
-                has_idle_cores = on_gpu and rank.world == 1
-                idle = meanwhile if has_idle_cores else None
-                with idle(reading.counts["rows"]) if idle else nullcontext():
-                    seconds = [encode_share(job, rank) for job in jobs]
+                beside: Callable[[], AbstractContextManager[object]] = nullcontext
+                if meanwhile is not None and on_gpu and rank.world == 1:
+                    beside = partial(meanwhile, reading.counts["rows"])
+                # after the first encoder is loaded, which would take half a second longer
+                loaded = cache(lambda: files.enter_context(beside()))
+                seconds = [encode_share(job, rank, loaded) for job in jobs]
     return _summary(reading, jobs, seconds, rank)
 
 

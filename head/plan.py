@@ -265,7 +265,7 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     lines += [line for line in (found["sense"], found["head"]) if line]
     for line in found["problems"]:
         refused = line == found["refused"]
-        lines.append(f"abag fit refuses this table: {line}" if refused else f"problem: {line}")
+        lines.append(f"fit refuses this table: {line}" if refused else f"problem: {line}")
     return lines + _describe_machines(found["machines"], verbose=verbose)
 
 

@@ -253,6 +253,19 @@ def test_the_numbers_that_fit_are_proposed():
     assert "7 of 7 variants fit --numbering kabat" in refusal(kabat, parent=f"{HEAVY}|{LIGHT}")
     shifted = [f"{HEAVY[at]}{at}A" for at in (3, 10, 20, 30, 50)]  # from 0, as Python counts
     assert "5 of 5 variants fit --first-residue 0" in refusal(shifted, parent=f"{HEAVY}|")
+    for first in (1, 331):
+        of_antigen = [f"{RBD[at]}{at + first}A" for at in (3, 10, 20, 30, 50)]
+        number = f" --first-residue {first}" if first > 1 else ""
+        said = f"5 of 5 variants fit the antigen: use --column antigen_mutations=mutant{number}."
+        assert said in refusal(of_antigen, parent=f"{HEAVY}|{LIGHT}")
+
+
+def test_letters_of_positions_are_not_proposed_for_antigens():
+    options = {"antigen": RBD, "columns": {"antigen_mutations": "mutant"}}
+    with pytest.raises(
+        BadMutation, match=r"has no residue 52A \(sequential numbering; it has 1 to"
+    ):
+        variants(pd.DataFrame({"mutant": ["S52aT"], "heavy": HEAVY}), **options)
 
 
 @pytest.mark.parametrize(("cell", "words"), [

@@ -592,6 +592,13 @@ def test_chains_that_are_joined_by_another_sign_are_read(sign):
     read = read_sequences(table.rename(columns={"seqs": "antibody"}))
     assert read.antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
     assert read.antigens.chains == [tuple(sorted((AG, AG[::-1])))]
+    assert read.counts["joined_antigens"] == 1
+    assert (
+        read_sequences(table.assign(antibody=antibodies, antigen=f"{AG}|{AG}")).counts[
+            "joined_antigens"
+        ]
+        == 0
+    )
     with pytest.raises(AbagError, match=r"column 'heavy': .* has 2 chains; expected one"):
         read_sequences(table.rename(columns={"seqs": "heavy"}))
 
@@ -799,6 +806,10 @@ def test_a_column_of_one_unit_says_what_labels_are_read_in():
         read_labels(table)
     proposed = {"pkd": ["--column", "pkd=KD"], "label": ["--label", "kd_nm"]}
     assert arguments(str(caught.value)) == proposed
+    unnamed = table.rename(columns={"KD": "Standard Value", "KD unit": "Standard Units"})
+    with pytest.raises(ColumnError, match="'Standard Value' is kd_nm by column") as caught:
+        read_labels(unnamed)
+    assert arguments(str(caught.value))["label"] == ["--label", "kd_nm"]
     with pytest.raises(ColumnError, match="'KD' may be one") as caught:
         read_labels(table.drop(columns="KD unit").assign(**{"KD unit": "°C"}))
     assert "'KD unit' may be" not in str(caught.value)
@@ -852,6 +863,9 @@ def test_amino_acids_are_read_where_a_column_of_nucleotides_fits_the_role_by_its
     assert read.columns[role] == protein
     (note,) = read.notes[:1]
     assert note == f"column {protein!r} is used as {role}: {table.columns[0]!r} holds nucleotides"
+    table[table.columns[0]] = ""
+    (note,) = read_sequences(table).notes
+    assert note.endswith("holds no sequences")
 
 
 @pytest.mark.parametrize("name", ["VHH", "Nanobody", "Antibody", "scFv", "Clone"])
