@@ -564,6 +564,8 @@ def test_a_row_of_types_of_chains_is_no_line_of_names():
 def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, names):
     pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
     antibodies = [*map(str, map(list, pairs)), f"['{HEAVY}', nan]", f'["{HEAVY}"]']
+    antibodies[0] = str(np.array(pairs[0]))  # without a comma
+    antibodies[1] = str(np.array(pairs[1])).replace("\n", r"\n")  # as TDC has it
     antigens = [f"['{AG}', '{AG[::-1]}']"] * len(antibodies)
     table = pd.DataFrame(dict(zip(names, (antibodies, antigens), strict=True)))
     table.to_csv(tmp_path / "t.csv", index=False)

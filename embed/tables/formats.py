@@ -824,7 +824,7 @@ def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
         msg = (
             f"{file}: not a supported table format; expected a name that ends in "
             f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
-            "Convert or rename it."
+            "Convert, unpack or rename it."
         )
         raise TableError(msg)
     if sheet is not None and suffix not in EXCEL:
@@ -954,6 +954,7 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".csv": read_text,
     ".tsv": read_text,
     ".txt": read_text,
+    ".tab": read_text,
     ".json": read_json,
     ".jsonl": read_json,
     ".ndjson": read_json,
