@@ -668,7 +668,7 @@ def test_relations_in_words_are_bounds(name, words):
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
 
 
-@pytest.mark.parametrize("exact", ["interpolated", ""])
+@pytest.mark.parametrize("exact", ["interpolated", "exact", ""])
 def test_lower_and_upper_are_sides_of_a_bound_in_a_column_of_bounds(exact):
     cells = [exact, "lower", "", exact, "upper", exact]
     table = chembl(ic50_bound=cells).rename(columns={"Standard Value": "ic50"})
@@ -706,6 +706,7 @@ def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells)
         ("Outlier?", [0, 1]),
         ("QC", ["PASS", "Fail"]),
         ("at_bound", ["yes", "no"]),
+        ("greater_than", [0, 1]),
         ("IC50_isBound", [True, False]),
     ],
 )
