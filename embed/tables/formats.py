@@ -464,10 +464,10 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
         raise ValueError(msg)
     if len(sheets) > 1:
         names = ", ".join(map(repr, sheets))
-        example = shlex.quote(next(iter(sheets)))
+        example = next(iter(sheets)).replace("'", "'\"'\"'")
         msg = (
-            f"it has {len(sheets)} sheets with values, {names}; choose one with --sheet {example} "
-            "or the like"
+            f"it has {len(sheets)} sheets with values, {names}; choose one with --sheet "
+            f"'{example}' or the like"
         )
         raise ValueError(msg)
     ((cells, remarks),) = sheets.values()
