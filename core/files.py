@@ -85,10 +85,11 @@ def replacing(path: Path) -> Iterator[Path]:
         partial.replace(path)
     except BaseException as error:
         remove_quietly(partial)
-        # on a full disk, an error names no file
-        if isinstance(error, OSError) and error.filename in (None, partial, str(partial)):
-            error.filename = str(path)
-            del error.filename2  # of a rename
+        # on a full disk, an error names no file; those of requests, without a number, are of none
+        if isinstance(error, OSError) and error.errno is not None:
+            if error.filename in (None, partial, str(partial)):
+                error.filename = str(path)
+                del error.filename2  # of a rename
         raise
     sync_folder(path.parent)
 

@@ -307,34 +307,6 @@ class Summary(dict[str, Any]):
         self._describe = describe
         self._spelled = spelled
 
-    def frame(self, *keys: str) -> Any:  # noqa: ANN401 - pandas is imported on use
-        """Return a list of records in the summary as a pandas DataFrame.
-
-        Parameters
-        ----------
-        *keys : str
-            Where it is: ``"regimes"`` of a fit, or ``"table", "regimes"`` of an evaluation.
-
-        Raises
-        ------
-        OptionError
-            If there is no such list.
-        """
-        import pandas as pd
-
-        record: Any = self
-        for key in keys:
-            record = record[key] if isinstance(record, Mapping) and key in record else None
-        is_list = isinstance(record, Sequence) and not isinstance(record, str)
-        if not (is_list and record and all(isinstance(row, Mapping) for row in record)):
-            lists = [key for key, value in self.items() if isinstance(value, list)]
-            msg = (
-                f"frame: {', '.join(map(repr, keys)) or 'no key'} is no list of records; expected "
-                f"keys of one, such as {', '.join(map(repr, lists)) or 'none here'}. Give others."
-            )
-            raise OptionError(msg)
-        return pd.DataFrame([*record])
-
     def _lines(self) -> list[str]:
         described: Any = self._describe(dict(self))
         lines = described.splitlines() if isinstance(described, str) else list(described)

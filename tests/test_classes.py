@@ -438,6 +438,9 @@ def test_parts_alone_are_turned_into_classes_as_their_mixture_is():
 # ---- scores --------------------------------------------------------------------------------------
 
 
+NO_OR_YES = Quantity(name="hit", affinity=False, classes=("no", "yes"))
+
+
 def measured_pairs(level, folds=1, weight=None):
     rows = np.arange(len(level))
     antigen = rows % 3
@@ -449,9 +452,9 @@ def measured_pairs(level, folds=1, weight=None):
 def class_scores(tested, probability, mean=0.3):
     means = np.full(len(probability), mean)
     score = scores_of_regimes.score_regime(
-        "known", "w", tested, probability, means, {}, None, of_classes=True
+        "known", "w", tested, probability, means, {}, None, quantity=NO_OR_YES
     )
-    add_classes(score, tested, probability, means, ("no", "yes"))
+    add_classes(score, tested, probability, means, NO_OR_YES.classes)
     return score
 
 

@@ -195,8 +195,8 @@ def test_a_slip_on_the_command_line_is_named_with_what_was_expected(
     ("embed", "Missing argument"), ("embed a.csv --store s --column heavy", "heavy"),
     ("embed a.csv --store s --devices two", "'two' is neither a number nor all"),
     ("adapt a.csv --out a", "Missing option '--split-from'"),
-    ("fit a.csv --store s --run r --hed mlp", "No such option '--hed'.*--head"),
-    ("evaluate --run r --no-store", r"No such option '?--no-store'?\.?\n$"),
+    ("fit a.csv --store s --run r --hed mlp", "No such option:? '?--hed'?.*--head"),
+    ("evaluate --run r --no-store", r"No such option:? '?--no-store'?\.?\n$"),
     ("embed a.csv --store s --no-binding 9", "--no-binding is an option of fit, plan, sweep,"),
     ("predict a.csv --run r --label pkd", "--label is an option of fit, plan, evaluate,"),
 ])  # fmt: skip

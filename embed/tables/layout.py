@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from os import PathLike
@@ -47,11 +48,9 @@ from abag.embed.tables.content import (
     are_peptides,
     distinct_texts,
     drop_unused_roles,
-    holds_names,
-    holds_nucleotides,
     holds_sequences,
     refuse_exchanged,
-    roles_by_content,
+    with_content,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
 from abag.embed.tables.options import MOST_RESIDUE, AntibodyRegion, BadRows, Numbering, TableOptions
@@ -67,7 +66,7 @@ FILE_COLUMNS = ("file", "source_file", "joined_file")
 """Names of the column that names the table of a row; the first that is free."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns of measurements: what a run remembers of its label is another record."""
-OF_ANTIBODIES = frozenset(ANTIBODY_ROLES)
+
 LONGEST_PATH = 4096
 
 
@@ -400,7 +399,7 @@ def _open_file(
         instead = top.columns.get(role)
         if used and used not in present and instead is not None:
             say(f"{top.source}: column {instead!r} is used as {role}; the run used {used!r}")
-    top, remarks = _with_content(top, options)
+    top, remarks = with_content(top, options)
     options = _with_antigen(top, options, remembered)
     options, references = _with_parent(top, options, reading.kinds, remembered)
     top = with_references(top, references)
@@ -430,31 +429,6 @@ def _open_file(
         label=label,
     )
     return file, chain([first], chunks)
-
-
-def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
-    """Choose columns by what they hold, where their names do not decide; say which."""
-    roles = roles_by_content(top, options)
-    remarks = []
-    string = top.columns.get("antibody", "")
-    chains = {role: top.columns[role] for role in CHAIN_ROLES if role in top.columns}
-    are_names = roles.keys().isdisjoint(chains) and all(
-        holds_names(top, name) for name in chains.values()
-    )
-    if are_names and string and options.columns.keys().isdisjoint(chains):
-        if holds_sequences(top, string):
-            columns = {role: name for role, name in top.columns.items() if role not in chains}
-            top = replace(top, columns=columns)
-    for role, name in roles.items():
-        if role in top.columns:
-            instead = top.columns[role]
-            held = "nucleotides" if holds_nucleotides(top, instead) else "no sequences"
-            held = "names" if holds_names(top, instead) else held
-            remarks.append(f"column {name!r} is used as {role}: {instead!r} holds {held}")
-        elif role in ANTIBODY_ROLES and not top.has(role):
-            remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
-    ties = {role: names for role, names in top.ties.items() if role not in roles}
-    return replace(top, columns={**top.columns, **roles}, ties=ties), remarks
 
 
 def read_top_row(table: TableLike, options: TableOptions) -> Table:
@@ -560,47 +534,43 @@ def _named_by_run(options: TableOptions, remembered: LayoutRecord) -> dict[str, 
     """Return the columns that the user named for the run, where none is named for this table."""
     # mutations are of the run's parent or antigen only together with it
     taken = {*options.columns, *MUTATION_ROLES}
-    if taken & OF_ANTIBODIES or options.parent is not None:
-        taken |= OF_ANTIBODIES
-    if options.antigen is not None or options.no_antigen:
-        taken.add("antigen")
+    for kind in options.decided:
+        taken.update(ROLES_OF[kind])
     return {role: name for role, name in remembered.named().items() if role not in taken}
 
 
 def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
     """Add the antigen of the run, unless a table has antigens of its own."""
-    is_given = options.antigen is not None or options.no_antigen or "antigen" in options.columns
-    if is_given or not remembered.antigen:
+    if "antigen" in options.decided or not remembered.antigen:
         return options
-    column = None if "antigen" in top.ties else top.columns.get("antigen")
-    if not top.has("antigen") or (column is not None and not holds_sequences(top, column)):
-        say(f"{top.source}: the antigen of the run is taken for all rows")
-        completed = _with_mutations(top, options, remembered, "antigen_mutations")
-        return replace(completed, antigen=remembered.antigen)
-    if column is not None:
+    if "antigen" in top.ties:
+        return options
+    column = top.columns.get("antigen")
+    if column is not None and holds_sequences(top, column):
         say(f"{top.source}: antigens are those of column {column!r}, not that of the run")
-    return options
+        return options
+    say(f"{top.source}: the antigen of the run is taken for all rows")
+    completed = _with_mutations(top, options, remembered, "antigen_mutations")
+    return replace(completed, antigen=remembered.antigen)
 
 
 def _with_parent(
     top: Table, options: T, kinds: Sequence[Kind], remembered: LayoutRecord
 ) -> tuple[T, References]:
     """Find what cells refer to: as the table or the user says, or as in the run."""
-    is_given = options.parent is not None or bool(options.columns.keys() & OF_ANTIBODIES)
-    has_antibodies = any(top.has(role) for role in OF_ANTIBODIES)
-    if remembered.parent and not is_given and not has_antibodies:
-        completed = _with_mutations(top, options, remembered, "mutations")
-        completed = replace(completed, parent=remembered.parent)
-        completed = _with_names(top, completed, remembered, kinds)
-        try:
-            references = find_references(top, completed, kinds)
-        except MissingColumn:
-            pass  # no column of mutations: the parent of the run is none of this table
+    if remembered.parent and "antibody" not in options.decided:
+        if any(map(top.has, ANTIBODY_ROLES)):
+            say(
+                f"{top.source}: antibodies are those of the table, not variants of the run's parent"
+            )
         else:
-            say(f"{top.source}: mutations are of the parent of the run")
-            return completed, references
-    elif remembered.parent and not is_given:
-        say(f"{top.source}: antibodies are those of the table, not variants of the run's parent")
+            completed = _with_mutations(top, options, remembered, "mutations")
+            completed = replace(completed, parent=remembered.parent)
+            completed = _with_names(top, completed, remembered, kinds)
+            with suppress(MissingColumn):  # of mutations: the parent of the run is none here
+                references = find_references(top, completed, kinds)
+                say(f"{top.source}: mutations are of the parent of the run")
+                return completed, references
     options = _with_names(top, options, remembered, kinds)
     return options, find_references(top, options, kinds)
 

@@ -49,6 +49,7 @@ from abag.head.evaluation.scores import (
     TestedPairs,
     cells,
     concordance_claim,
+    interval_of_share,
     largest_rmse,
     least_perfect,
     mean_claim,
@@ -57,12 +58,11 @@ from abag.head.evaluation.scores import (
     with_interval,
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
-from abag.head.labels.values import FLOOR_SHARE
+from abag.head.labels.labelled_pairs import FLOOR_SHARE, LabelledPairs
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import REGIMES, TEST, Shown, applicable, total_leaks
 
 if TYPE_CHECKING:
-    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.regimes.folds import MeasuredRegime
 
 
@@ -75,8 +75,6 @@ EXPECTED_PAIRS = 20
 TELLING = {"precision": 1 / 2, "recall": 1 / 3}
 """Share of the pairs that tells how sure an expected precision or recall is: folds learn from each
 other, and a cut-off picks more of what all pairs predict (benchmarks/bench_strong.py)."""
-SURE = 1.96
-"""Half the width of a 95 % interval, in standard deviations."""
 FEW_OF_CLASS = 20
 """Pairs of a class below which a warning says so."""
 POINTS = 100
@@ -231,16 +229,8 @@ def _choose_cutoff(rows: pd.DataFrame, wanted: str, level: float) -> dict[str, A
         "cutoff": float(cutoff[at]),
         "precision": float(rates["precision"][at]),
         "recall": float(rates["recall"][at]),
-        "interval": _interval_of_share(float(rates[wanted][at]), float(telling)),
+        "interval": [*interval_of_share(float(rates[wanted][at]), float(telling))],
     }
-
-
-def _interval_of_share(share: float, number: float) -> list[float]:
-    """Return Wilson's 95 % interval of a share of so many pairs."""
-    less = SURE**2 / number
-    middle = (share + less / 2) / (1 + less)
-    half = np.sqrt(less * share * (1 - share) + (less / 2) ** 2) / (1 + less)
-    return [float(middle - half), float(middle + half)]
 
 
 def _try_cutoff(

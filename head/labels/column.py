@@ -627,52 +627,39 @@ def meaning_of_column(column: Column, asked: Asked) -> ColumnMeaning:
     UnclearLabel
         If the unit is not known.
     """
+    options = asked.options
     if asked.role == "pkd":
-        _refuse_written(column)
-        for kind in (_classes, _quantity_of_run, _other_quantity):
-            meaning = kind(column, asked)
-            if meaning is not None:
-                return meaning
+        if column.command and column.name not in SCAN_MEASURED:
+            column.refuse(
+                f"is a column of abag {column.command}, not a measurement; expected measured "
+                "affinities. Use --column pkd=NAME, or --column label=NAME of another quantity."
+            )
+        if asked.remembered is not None:
+            meaning = _quantity_of_run(column, options, asked.remembered.quantity)
+        else:
+            classes = decide_classes(column.table, column.name, options)
+            meaning = classes and as_it_is(column.name, *classes)
+        meaning = meaning or _other_quantity(column, options, is_of_run=bool(asked.remembered))
+        if meaning is not None:
+            return meaning
     unit, why = _unit_of_affinity(column, asked)
     return ColumnMeaning(column=column.name, unit=unit, why=why)
-
-
-def _refuse_written(column: Column) -> None:
-    """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
-    if column.command and column.name not in SCAN_MEASURED:
-        column.refuse(
-            f"is a column of abag {column.command}, not a measurement; expected measured "
-            "affinities. Use --column pkd=NAME, or --column label=NAME of another quantity."
-        )
 
 
 # ---- kinds of labels: each returns what it reads a column as, or None ------------------------
 
 
-def _classes(column: Column, asked: Asked) -> ColumnMeaning | None:
-    """Read the classes that the options or the cells name."""
-    if asked.remembered is not None:
-        return None
-    decided = decide_classes(column.table, column.name, asked.options)
-    if decided is None:
-        return None
-    unit, quantity, why = decided
-    return ColumnMeaning(column=column.name, unit=unit, why=why, quantity=quantity)
-
-
-def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
+def _quantity_of_run(
+    column: Column, options: LabelOptions, quantity: Quantity
+) -> ColumnMeaning | None:
     """Read the quantity of a run that is no affinity; refuse what states another one."""
-    if asked.remembered is None:
+    if quantity.affinity and not options.asks_for_classes:
         return None
-    quantity = asked.remembered.quantity
-    if quantity.affinity and not asked.options.asks_for_classes:
-        return None
-    refuse_other_options(column.table, asked.options, quantity)
+    refuse_other_options(column.table, options, quantity)
     refuse_affinity(column, quantity)
     if quantity.classes:
         refuse_other_cells(column.table, column.name, quantity.classes)
-        unit = unit_of(quantity.classes)
-        return ColumnMeaning(column=column.name, unit=unit, why=AS_IN_THE_RUN, quantity=quantity)
+        return as_it_is(column.name, quantity, AS_IN_THE_RUN)
     header = column.header
     same = header.quantity.casefold() == quantity.name.casefold()
     if not same and header.better not in (None, quantity.better):
@@ -686,13 +673,17 @@ def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
         column.refuse(
             f"is in {written}; expected {quantity.unit}, as in the run. Convert it, and name it so."
         )
-    return as_it_is(column.name, AS_IN_THE_RUN, quantity)
+    return as_it_is(column.name, quantity, AS_IN_THE_RUN)
 
 
-def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
-    """Read another quantity than an affinity, which the options ask for or the name says."""
+def _other_quantity(
+    column: Column, options: LabelOptions, *, is_of_run: bool
+) -> ColumnMeaning | None:
+    """Read another quantity than an affinity, which the options ask for or the name says.
+
+    One that is to be `is_of_run` is refused, since the quantity of the run was read before.
+    """
     header = column.header
-    options = asked.options
     is_affinity = header.names_affinity and not header.not_label
     is_asked_for = options.asks_for_value
     if not is_asked_for and (header.better is None or is_affinity):
@@ -708,7 +699,7 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
             "is named like another quantity than an affinity, but --label says "
             f"{options.label}; expected --label value. Leave --label out, or rename the column."
         )
-    if asked.remembered is not None:
+    if is_of_run:
         column.refuse(
             f"is {header.quantity!r}, not an affinity, which the run predicts; expected labels of "
             "its kind. Choose another column with --column label=NAME."
@@ -728,7 +719,7 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
     if scale is None and not quantity.names_logarithm and spans_decades(column.numbers):
         scale = "log"
         why += "; over two decades or more, so logarithms: --scale linear learns them as written"
-    return as_it_is(column.name, why, replace(quantity, scale=scale or "linear"))
+    return as_it_is(column.name, replace(quantity, scale=scale or "linear"), why)
 
 
 def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
@@ -808,9 +799,10 @@ def _refuse_unnamed(column: Column) -> None:
         raise UnclearLabel(msg)
 
 
-def as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
-    """Return what a column of another quantity than an affinity is read as: its values."""
-    return ColumnMeaning(column=column, unit="value", why=why, quantity=quantity)
+def as_it_is(column: str, quantity: Quantity, why: str) -> ColumnMeaning:
+    """Return what a column of another quantity than an affinity is read as: values or classes."""
+    unit = unit_of(quantity.classes) if quantity.classes else "value"
+    return ColumnMeaning(column=column, unit=unit, why=why, quantity=quantity)
 
 
 def refuse_affinity(column: Column, quantity: Quantity) -> None:

@@ -266,8 +266,9 @@ class RunSummary(TypedDict):
     ``training_pairs`` and ``score`` of the first regime. The last point is the run itself."""
     table: NotRequired[dict[str, Any]]
     """What ``evaluate`` adds for another table: ``regimes`` and ``metrics`` (scores), ``pairs``,
-    how many are ``in_training`` and ``far``, ``bias`` (predicted minus measured, in pKd) with its
-    95 % ``bias_interval`` over groups, ``rmse_without_bias``, and these as a ``sentence``."""
+    how many are ``in_training`` and ``far``, ``bias`` (predicted minus measured, in pKd, by labels
+    and bounds) with its 95 % ``bias_interval`` over groups, ``rmse_without_bias`` of labels, and
+    these as a ``sentence``."""
     predictions: NotRequired[dict[str, Any]]
     """What it adds for a file of predictions: ``regimes`` (scores) and ``verdicts``."""
     strong_at: NotRequired[StrongSummary]
