@@ -50,7 +50,7 @@ from abag.head.labels.features import (
     words_as_codes,
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import BesideRole, Floor, Label, LabelOptions, Replicates
+from abag.head.labels.options import FLOOR_SHARE, BesideRole, Floor, Label, LabelOptions, Replicates
 from abag.head.labels.values import (
     Affinities,
     LabelTrust,
@@ -61,8 +61,6 @@ from abag.head.labels.values import (
     refuse_cells,
 )
 
-FLOOR_SHARE = 0.05
-"""A lowest value that more than this share of the rows have is a floor."""
 OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 CONFLICT_PKD = 1.0
