@@ -221,14 +221,19 @@ def _embed(
             else:
                 from abag.embed.encode import encode_share  # imports torch, which takes seconds
 
-                on_gpu = any(job.missing and job.plan.device.type == "cuda" for job in jobs)
                 beside: Callable[[], AbstractContextManager[object]] = nullcontext
-                if meanwhile is not None and on_gpu and rank.world == 1:
+                if meanwhile is not None and _encodes_alone_on_gpu(jobs, rank):
                     beside = partial(meanwhile, reading.counts["rows"])
                 # after the first encoder is loaded, which would take half a second longer
                 loaded = cache(lambda: files.enter_context(beside()))
                 seconds = [encode_share(job, rank, loaded) for job in jobs]
     return _summary(reading, jobs, seconds, rank)
+
+
+def _encodes_alone_on_gpu(jobs: Sequence[KindJob], rank: Rank) -> bool:
+    if rank.world > 1:
+        return False
+    return any(job.missing and job.plan.device.type == "cuda" for job in jobs)
 
 
 def _choose_devices(options: EmbedOptions, rank: Rank) -> tuple[int, str]:
