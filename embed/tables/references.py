@@ -607,6 +607,8 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations, further, split = mutation_columns(table, options, kinds)
+    if not mutations:
+        remarks += describe_unapplied(replace(table, columns={**table.columns, **columns}))
     light = further.get(LIGHT_MUTATIONS, "")
     parts = [further[role] for role in MUTATION_PARTS if role in further]
     has_peptides = (
