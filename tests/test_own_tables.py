@@ -560,6 +560,20 @@ def test_a_row_of_types_of_chains_is_no_line_of_names():
         abag.plan(pd.DataFrame({**kinds, "antigen": AG, "pKd": PKD}))
 
 
+def test_rows_of_single_chains_are_no_antibodies_unless_that_is_said():
+    chains = [*HEAVIES, *LIGHTS]
+    table = pd.DataFrame({"sequence": chains, "antigen": AG, "pKd": [*PKD, *PKD]})
+    table["chain"] = [*["IGH"] * len(HEAVIES), *["IGK"] * len(LIGHTS)]
+    with pytest.raises(
+        ColumnError, match=r"'sequence' holds one chain per row.*an antibody per row"
+    ):
+        read_sequences(table)
+    assert len(read_sequences(table, columns={"antibody": "sequence"}).antibodies.chains) == 24
+    # the chain that is mutated, of whole antibodies
+    whole = table.assign(sequence=[h + LIGHT for h in HEAVIES] * 2)
+    assert len(read_sequences(whole).antibodies.chains) == len(HEAVIES)
+
+
 @pytest.mark.parametrize("names", [("Antibody", "Antigen"), ("X1", "X2")])
 def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, names):
     pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
