@@ -54,7 +54,12 @@ from abag.embed.tables.content import (
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
 from abag.embed.tables.options import MOST_RESIDUE, AntibodyRegion, BadRows, Numbering, TableOptions
-from abag.embed.tables.references import References, find_references, with_references
+from abag.embed.tables.references import (
+    References,
+    find_references,
+    refuse_rows_of_chains,
+    with_references,
+)
 from abag.embed.tables.table import OneTable, Table, TableLike, open_table
 
 T = TypeVar("T", bound=TableOptions)
@@ -409,6 +414,7 @@ def _open_file(
     found = top.columns
     top, ignored = drop_unused_roles(top, options)
     refuse_exchanged(top, options, reading.kinds)
+    refuse_rows_of_chains(top, options)
     replaced = {role: column for role, column in found.items() if role not in top.columns}
     if options.parent is None:  # a string may have a chain that the columns of chains lack
         replaced.pop("antibody", None)

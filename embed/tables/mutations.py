@@ -408,14 +408,15 @@ class _Edit(NamedTuple):
 def _edit(mutation: Mutation, chain: ChainId, residues: str, rules: MutationRules) -> _Edit:
     """Find the residues to replace, and compare them with the wild type."""
     places = _positions(residues, chain, rules.numbering, rules.first_residue)
-    where = _CHAIN_WORDS[chain] if rules.kind == "antibody" else "the antigen"
+    is_of_antibody = rules.kind == "antibody"
+    where = _CHAIN_WORDS[chain] if is_of_antibody else "the antigen"
     pairs = [(mutation.position, mutation.wild), (mutation.last, mutation.last_wild)]
     shown = quoted(mutation.text)
     for position, wild in pairs:
         if position not in places:
             if not places:
                 hint = "no variable domain is recognized"
-            elif rules.numbering == "sequential" and position[-1:].isalpha():
+            elif is_of_antibody and rules.numbering == "sequential" and position[-1:].isalpha():
                 hint = "52A and the like are of --numbering imgt, kabat or chothia"
             else:
                 hint = f"it has {next(iter(places))} to {[*places][-1]}"
@@ -457,16 +458,11 @@ def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -
     tried = [(parent, text) for parent, text in variants[:LOOKED_AT] if _read(text)]
     if len(tried) < LEAST_VARIANTS:
         return ""
-    others: list[MutationRules] = []  # the schemes, and the most likely first residue
-    if rules.kind == "antibody":
-        for numbering in ("kabat", "chothia", "imgt"):
-            others.append(replace(rules, numbering=numbering, first_residue=1))
-    starts: Counter[int] = Counter()
-    for parent, text in tried:
-        starts.update(_possible_starts(parent, text, rules))
-    for start, _ in starts.most_common(1):
-        others.append(replace(rules, numbering="sequential", first_residue=start))
-    counts = {other: _count_fitting(tried, other) for other in others if other != rules}
+    counts = {
+        other: _count_fitting(tried, other)
+        for other in _other_rules(tried, rules)
+        if other != rules
+    }
     most = max(counts.values(), default=0)
     if most < ENOUGH * len(tried) or most <= _count_fitting(tried, rules):
         return ""
@@ -477,6 +473,34 @@ def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -
         elif count == most:
             options.append(f"--numbering {other.numbering}")
     return f"{most:,} of {len(tried):,} variants fit {' or '.join(options)}."
+
+
+def propose_antigen(variants: Sequence[tuple[str, str]], antigen: str, column: str) -> str:
+    """Name the options with which nearly all mutations of an antibody are those of the antigen."""
+    tried = [(antigen, text) for _, text in variants[:LOOKED_AT] if _read(text)]
+    rules = MutationRules(kind="antigen")
+    counts = {other: _count_fitting(tried, other) for other in (rules, *_other_rules(tried, rules))}
+    best = max(counts, key=lambda other: counts[other])
+    if len(tried) < LEAST_VARIANTS or counts[best] < ENOUGH * len(tried):
+        return ""
+    option = column_option("antigen_mutations", column)
+    if best.first_residue != 1:
+        option += f" --first-residue {best.first_residue}"
+    return f"{counts[best]:,} of {len(tried):,} variants fit the antigen: use {option}."
+
+
+def _other_rules(variants: Sequence[tuple[str, str]], rules: MutationRules) -> list[MutationRules]:
+    """List the numberings that may fit: the schemes, and the most likely first residue."""
+    others: list[MutationRules] = []
+    if rules.kind == "antibody":
+        for numbering in ("kabat", "chothia", "imgt"):
+            others.append(replace(rules, numbering=numbering, first_residue=1))
+    starts: Counter[int] = Counter()
+    for parent, text in variants:
+        starts.update(_possible_starts(parent, text, rules))
+    for start, _ in starts.most_common(1):
+        others.append(replace(rules, numbering="sequential", first_residue=start))
+    return others
 
 
 def _count_fitting(variants: Sequence[tuple[str, str]], rules: MutationRules) -> int:

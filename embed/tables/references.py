@@ -318,6 +318,14 @@ class NamedSequences:
             close = get_close_matches(name, names, n=2, cutoff=0.75)
         hint = f" (did you mean {' or '.join(map(quoted, close[:3]))}?)" if close else ""
         held = f"{role} chain" if role in CHAIN_ROLES else role
+        same = self.of.get((ANY, name, False), {}).values() if role in CHAIN_ROLES else ()
+        types = {kind for entry in same for kind in self._domains(entry.text)}
+        if types:
+            msg = (
+                f"{quoted(name)} is a {' and a '.join(sorted(types))} chain in {self.source}; "
+                f"expected a {held}. Write it into the other column, or correct the file."
+            )
+            return UnknownName(msg)
         msg = (
             f"{quoted(name)} has no {held} sequence in {self.source}{hint}; expected one. Add it "
             "there, or write the whole name."
@@ -480,6 +488,22 @@ def _chain_roles(table: Table) -> list[str]:
     return [ANY] * len(table.frame)
 
 
+def refuse_rows_of_chains(table: Table, options: TableOptions) -> None:
+    """Refuse a table whose rows are heavy and light chains, which would be an antibody each."""
+    column = table.columns.get("antibody", "")
+    roles = _chain_roles(table)
+    if not column or column in options.columns.values() or not {*CHAIN_ROLES} <= {*roles}:
+        return
+    cells = zip(roles, table.frame[column].head(SAMPLED).map(cell_text), strict=False)
+    if all(domain_types(_residues(text)) == [role] for role, text in cells):
+        msg = (
+            f"{table.source}: column {column!r} holds one chain per row, heavy or light; expected "
+            "an antibody per row. Write both chains into one row, in columns heavy and light, or "
+            f"add {column_option('antibody', column)}, if each chain is an antibody."
+        )
+        raise ColumnError(msg)
+
+
 def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
     """Return the column that names the sequences of a kind; the first one if none is called so."""
     others = [name for name in table.names if name not in roles.values()]
@@ -577,6 +601,8 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations, further, split = mutation_columns(table, options, kinds)
+    if not mutations:
+        remarks += describe_unapplied(replace(table, columns={**table.columns, **columns}))
     light = further.get(LIGHT_MUTATIONS, "")
     parts = [further[role] for role in MUTATION_PARTS if role in further]
     has_peptides = (

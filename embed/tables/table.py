@@ -88,7 +88,7 @@ SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 SIGN_OF_WORDS = {
     **dict.fromkeys(("gt", "ge", "gte", "greater than", "more than", "greater"), ">"),
     **dict.fromkeys(("lt", "le", "lte", "less than", "less"), "<"),
-    **dict.fromkeys(("eq", "equal", "equals", "equal to", "interpolated"), "="),
+    **dict.fromkeys(("eq", "equal", "equals", "equal to", "exact", "interpolated"), "="),
     "lower bound": ">",
     "upper bound": "<",
 }

@@ -270,9 +270,12 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
                 f"{column!r}, read as {unit}."
             )
         if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
+            number = int(impossible.sum())
+            is_one = number == 1
             problems.append(
-                f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
-                f"impossible as {unit}: mixed units?"
+                f"{counted(number, 'label')}, {'' if is_one else 'such as '}"
+                f"{affinities.raw[impossible][0]:g}, {'is' if is_one else 'are'} impossible as "
+                f"{unit}: mixed units?"
             )
     return LabelReading(
         column=column,
