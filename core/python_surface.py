@@ -274,14 +274,15 @@ def in_python(text: str, keywords: Keywords) -> str:
 
     def keyword(match: re.Match[str]) -> str:
         option = keywords.get(match[1])
-        value = (match[2] or "").strip("'")
+        written = match[2] or ""
+        value = written.strip("'")
         name = _keyword(keywords, match[1])
         choices = option.choices if isinstance(option, OptionSchema) else ()
         key, equals, item = value.partition("=")
         if equals and name == "columns":
             return f"{name}={{{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}}}"
-        if value in choices:
-            return f'{name}="{value}"'
+        if value in choices or (written.startswith("'") and match[1] in keywords):
+            return f"{name}={json.dumps(value, ensure_ascii=False)}"
         is_placeholder = value.isupper() and value.isalpha()
         if (value.isdigit() or is_placeholder) and not name.startswith("-"):
             return f"{name}={value}"

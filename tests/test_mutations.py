@@ -457,12 +457,16 @@ def test_no_mutation_is_ever_lost():
     assert sum(a != b for a, b in zip(mutate(HEAVY, text, ANTIBODY), HEAVY, strict=True)) == 59
 
 
-def test_a_column_of_mutations_that_is_not_applied_is_said():
+def test_a_column_of_mutations_that_is_not_applied_is_said(tmp_path):
     cells = [named(HEAVY, place, "W") for place in (2, 3, 4, 5)]
     table = pd.DataFrame({"heavy": [HEAVY] * 4, "antigen": [RBD] * 4, "mutation": cells})
     (note,) = abag.plan(table)["notes"]
     assert "holds mutations that are not applied" in note
     assert "--column mutations=mutation or --column antigen_mutations=mutation" in note
+    (tmp_path / "names.csv").write_text(f"name,heavy\nA1,{HEAVY}\n")
+    named_so = table.drop(columns="heavy").assign(clone="A1")
+    notes = " ".join(abag.plan(named_so, sequences=[str(tmp_path / "names.csv")])["notes"])
+    assert "holds mutations that are not applied" in notes
     # the sequences of the variants are in the table
     table["heavy"] = [exchanged(HEAVY, (place, "W")) for place in (2, 3, 4, 5)]
     assert abag.plan(table)["notes"] == []

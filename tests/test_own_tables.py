@@ -560,10 +560,26 @@ def test_a_row_of_types_of_chains_is_no_line_of_names():
         abag.plan(pd.DataFrame({**kinds, "antigen": AG, "pKd": PKD}))
 
 
+def test_rows_of_single_chains_are_no_antibodies_unless_that_is_said():
+    chains = [*HEAVIES, *LIGHTS]
+    table = pd.DataFrame({"sequence": chains, "antigen": AG, "pKd": [*PKD, *PKD]})
+    table["chain"] = [*["IGH"] * len(HEAVIES), *["IGK"] * len(LIGHTS)]
+    with pytest.raises(
+        ColumnError, match=r"'sequence' holds one chain per row.*an antibody per row"
+    ):
+        read_sequences(table)
+    assert len(read_sequences(table, columns={"antibody": "sequence"}).antibodies.chains) == 24
+    # the chain that is mutated, of whole antibodies
+    whole = table.assign(sequence=[h + LIGHT for h in HEAVIES] * 2)
+    assert len(read_sequences(whole).antibodies.chains) == len(HEAVIES)
+
+
 @pytest.mark.parametrize("names", [("Antibody", "Antigen"), ("X1", "X2")])
 def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, names):
     pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
     antibodies = [*map(str, map(list, pairs)), f"['{HEAVY}', nan]", f'["{HEAVY}"]']
+    antibodies[0] = str(np.array(pairs[0]))  # without a comma
+    antibodies[1] = str(np.array(pairs[1])).replace("\n", r"\n")  # as TDC has it
     antigens = [f"['{AG}', '{AG[::-1]}']"] * len(antibodies)
     table = pd.DataFrame(dict(zip(names, (antibodies, antigens), strict=True)))
     table.to_csv(tmp_path / "t.csv", index=False)
@@ -666,7 +682,7 @@ def test_relations_in_words_are_bounds(name, words):
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
 
 
-@pytest.mark.parametrize("exact", ["interpolated", ""])
+@pytest.mark.parametrize("exact", ["interpolated", "exact", ""])
 def test_lower_and_upper_are_sides_of_a_bound_in_a_column_of_bounds(exact):
     cells = [exact, "lower", "", exact, "upper", exact]
     table = chembl(ic50_bound=cells).rename(columns={"Standard Value": "ic50"})
@@ -704,6 +720,7 @@ def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells)
         ("Outlier?", [0, 1]),
         ("QC", ["PASS", "Fail"]),
         ("at_bound", ["yes", "no"]),
+        ("greater_than", [0, 1]),
         ("IC50_isBound", [True, False]),
     ],
 )

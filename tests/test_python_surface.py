@@ -113,6 +113,7 @@ KEYWORDS = {option.flag: option for option in schema(abag.FitConfig)} | {"--run"
             'Name it with columns={"heavy": "NAME"}, columns={"light": "NAME"} or '
             'columns={"antibody": "NAME"}.',
         ),
+        ("choose one with --sheet 'Fig. 1' or", 'choose one with sheet="Fig. 1" or'),
         ("Give --run DIR.", "Give run=DIR."),
         ("use another --run folder", "use another run folder"),
         ("It is empty. Run abag embed T --limit 3.", "It is empty. Run abag embed T --limit 3."),

@@ -399,8 +399,8 @@ _OTHER_SEPARATOR = re.compile(
 )
 """Other signs between chains, which are no parts of a name."""
 _LISTED = r"""'([A-Za-z*|:\s]*)'|"([A-Za-z*|:\s]*)"|None|nan"""
-_LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:\s*,\s*(?:{_LISTED}))*\s*,?\s*[\])]\s*")
-"""Chains as pandas writes a list of them: ``['EVQ', 'DIQ']``."""
+_LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:(?:[,\s]|\\n)+(?:{_LISTED}))*\s*,?\s*[\])]\s*")
+"""Chains as pandas and NumPy write a list of them: ``['EVQ', 'DIQ']``, also without the comma."""
 
 
 class EmptySequence(SequenceError):

@@ -235,21 +235,15 @@ class NamedSequences:
         whole = self._text(ANY, name)
         types = self._domains(whole) if whole else []
         if whole and not (heavy or light):
-            is_pair = bool(heavy_part and light_part)
-            if types == ["heavy"] and light_part and not is_pair and not heavy_part:
-                return f"{whole}|{light_part}"
-            if types == ["light"] and heavy_part and not is_pair and not light_part:
-                return f"{heavy_part}|{whole}"
+            lacks_chain = (types == ["heavy"] and light_part and not heavy_part) or (
+                types == ["light"] and heavy_part and not light_part
+            )
             # an antigen, of which the antibody has its name
             is_other = not types and any(map(self._domains, filter(None, (heavy_part, light_part))))
-            if not is_other:
+            if not (lacks_chain or is_other):
                 return whole
-        if not heavy and whole and types == ["heavy"]:
-            heavy = whole
-        if not light and whole and types == ["light"]:
-            light = whole
-        heavy = heavy or heavy_part
-        light = light or light_part
+        heavy = heavy or (whole if types == ["heavy"] else None) or heavy_part
+        light = light or (whole if types == ["light"] else None) or light_part
         return f"{heavy or ''}|{light or ''}" if heavy or light else None
 
     def _chain(self, role: str, name: str) -> str | None:
@@ -494,6 +488,22 @@ def _chain_roles(table: Table) -> list[str]:
     return [ANY] * len(table.frame)
 
 
+def refuse_rows_of_chains(table: Table, options: TableOptions) -> None:
+    """Refuse a table whose rows are heavy and light chains, which would be an antibody each."""
+    column = table.columns.get("antibody", "")
+    roles = _chain_roles(table)
+    if not column or column in options.columns.values() or not {*CHAIN_ROLES} <= {*roles}:
+        return
+    cells = zip(roles, table.frame[column].head(SAMPLED).map(cell_text), strict=False)
+    if all(domain_types(_residues(text)) == [role] for role, text in cells):
+        msg = (
+            f"{table.source}: column {column!r} holds one chain per row, heavy or light; expected "
+            "an antibody per row. Write both chains into one row, in columns heavy and light, or "
+            f"add {column_option('antibody', column)}, if each chain is an antibody."
+        )
+        raise ColumnError(msg)
+
+
 def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
     """Return the column that names the sequences of a kind; the first one if none is called so."""
     others = [name for name in table.names if name not in roles.values()]
@@ -591,6 +601,8 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations, further, split = mutation_columns(table, options, kinds)
+    if not mutations:
+        remarks += describe_unapplied(replace(table, columns={**table.columns, **columns}))
     light = further.get(LIGHT_MUTATIONS, "")
     parts = [further[role] for role in MUTATION_PARTS if role in further]
     has_peptides = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -183,6 +183,10 @@ class ParsedColumn:
     def good(self) -> list[int]:
         """Indices of the sequences that are not bad."""
         return [i for i in range(len(self.chains)) if i not in self.bad]
+
+    def good_chains(self) -> Iterator[Chains]:
+        """Yield the sequences that are not bad."""
+        return (chains for i, chains in enumerate(self.chains) if i not in self.bad)
 
     @property
     def bad_texts(self) -> list[str]:
@@ -364,7 +368,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
             without_heavy.append(i)
     column.mark("no heavy", without_heavy)
     read = column.codes[~table.frame.index.isin([*table.reader.problems])]
-    if any(chains[i][1] for i in {*read.tolist()} - column.bad.keys()):
+    if any(chains[i][1] and i not in column.bad for i in read.tolist()):
         without_light = [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
         column.mark("no light", without_light)
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
@@ -495,9 +499,10 @@ def describe_unused_chains(
 
 def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: Set[str]) -> None:
     """Refuse a table that has a chain of its antibodies as nucleotides alone."""
-    good = [column.chains[i] for i in column.good]
-    for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):
-        if role in decided or any(chains):
+    if len(column.bad) == len(column.chains):
+        return
+    for place, role in enumerate(CHAIN_ROLES):
+        if role in decided or any(chains[place] for chains in column.good_chains()):
             continue
         for name in unused_columns(table):
             if role in coded_domains(table, name):
@@ -662,10 +667,11 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
     """Refuse a table whose heavy or light chains are all CDRs or other parts of a chain."""
     if table.frame.index[0]:  # the first chunk decides
         return
-    good = [column.chains[i] for i in column.good]
-    for role, place in (("heavy", 0), ("light", 1)):
-        texts = [*dict.fromkeys(chains[place] for chains in good if chains[place])]
-        if not texts or max(map(len, texts)) >= SHORT_DOMAIN:
+    for place, role in enumerate(CHAIN_ROLES):
+        if any(len(chains[place]) >= SHORT_DOMAIN for chains in column.good_chains()):
+            continue
+        texts = [*filter(None, dict.fromkeys(chains[place] for chains in column.good_chains()))]
+        if not texts:
             continue
         name = table.columns.get("antibody") or table.columns.get(role, role)
         loops = [text for text in texts if _CDR3.fullmatch(text)]  # other peptides hardly match

@@ -58,11 +58,12 @@ from abag.head.evaluation.scores import (
     with_interval,
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
-from abag.head.labels.labelled_pairs import FLOOR_SHARE, LabelledPairs
+from abag.head.labels.options import FLOOR_SHARE
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import REGIMES, TEST, Shown, applicable, total_leaks
 
 if TYPE_CHECKING:
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.regimes.folds import MeasuredRegime
 
 
