@@ -22,7 +22,7 @@ from importlib.metadata import version
 
 from abag.embed.tables.chains import Chains, UnsureDomains, split_domains
 from abag.embed.tables.pairs import read_pairs
-from abag.embed.tables.table import read_table
+from abag.embed.tables.table import read_table, read_texts
 
 WRONG_RESIDUES = 10
 G4S3 = "GGGGS" * 3
@@ -96,7 +96,9 @@ def landmarks(sequence: str, end: int, start: int, first: str) -> str:
 
 def cross_check(path: str) -> None:
     """Check the boundaries in the strings of a table by conserved residues."""
-    texts = read_table(path).cells("antibody").dropna().value_counts()
+    table = read_table(path)
+    cells = read_texts(table.frame[table.column("antibody")])
+    texts = cells[cells != ""].value_counts()
     counts = Counter[str]()
     lines = []
     for text, rows in texts.items():

@@ -47,6 +47,7 @@ SHARES = (0.3, 0.68, 0.9)
 """Of labels that are bounds."""
 COUNTS = (-1, 1, 2, 4, 8, 16, 10_000)
 """Edges of bins of training pairs."""
+FEWEST_CALLED = 50
 LABORATORIES = 5
 SHIFT = 0.8
 """Standard deviation of what a laboratory adds, in pKd."""
@@ -161,6 +162,22 @@ def bounds_of(name, frame, seed, options, shares, hides=True):
         score = max(summary["regimes"], key=lambda regime: regime["n"])
         claim = score.get("concordance") or {}
         usual = table["pKd"].to_numpy()[kept].mean()
+        for of_regime in summary["regimes"]:
+            is_here = (scored["regime"] == of_regime["regime"]).to_numpy() & ~scored["far"]
+            for side, is_called in {"beyond": mean < limit, "within": mean >= limit}.items():
+                called = is_here & is_called
+                if called.sum() < FEWEST_CALLED or not of_regime.get("limits"):
+                    continue
+                of_side = of_regime["limits"][0][side] or {}
+                is_right = (truth[called] < limit) == (side == "beyond")
+                yield {
+                    "what": f"bounds{name}: predicted {side}",
+                    "share": share,
+                    "n": int(called.sum()),
+                    "promised": [of_side.get(key) for key in ("value", "low", "high")],
+                    "true": float(is_right.mean()),
+                    "coverage": float(inside[called].mean()),
+                }
         yield {
             "what": f"bounds{name}",
             "share": share,

@@ -74,7 +74,7 @@ def walk(table, store, gib):
     resource.setrlimit(resource.RLIMIT_AS, (int(gib * 2**30),) * 2)
     walked = []
 
-    def encode(job, _rank):
+    def encode(job, *_):
         walked.append(sum(len(part.chains) for part in job.own_parts()))
         return 0.0
 

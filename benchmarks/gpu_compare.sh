@@ -6,12 +6,20 @@
 # PART is fit (a fit of a table that was not just embedded), job (embed and fit), members (heads
 # that train in one step), shares (of the GPU's peak, by encoder) or tests (those marked gpu, of AFTER). BEFORE and AFTER are folders that
 # hold a checkout called abag, or a dash to leave one out. Each part writes OUT/before and OUT/after. Scripts are those of the
-# checkout that they time.
+# checkout that they time. Bytecode of abag, and of the packages if their folder is writable, is compiled first, as pip
+# does when it installs, so that the first command does not pay for it.
 set -euo pipefail
 out=$1 part=$2 before=$3 after=$4
 shift 4
-unset PYTHONDONTWRITEBYTECODE # as after pip: without bytecode every process compiles torch's sources
+unset PYTHONDONTWRITEBYTECODE
 packages=${PYTHONPATH:-}
+
+compile() { # FOLDER ...: those that are not there or not writable, and sources of other Pythons, are left as they are
+    for folder in "$@"; do
+        [[ ! -w $folder ]] || python3 -m compileall -q -q -j 0 -x '/\.venv/' "$folder" || true
+    done
+}
+compile "$before/abag" "$after/abag" $(python3 -c 'import site; print(*site.getsitepackages())')
 
 run() { # NAME FOLDER SCRIPT ARGUMENTS: run a script of a checkout
     local name=$1 folder=$2 script=$3

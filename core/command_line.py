@@ -266,10 +266,17 @@ class OptionsCommand(click.Command):
         return [*params, HELP_ALL] if has_rare else params
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does, but propose no opposite: --antigen instead of --no-antigen."""
+        """Parse as click does, but propose no opposite: --antigen instead of --no-antigen.
+
+        Options of other commands are named as such: a line for `abag plan` is often pasted.
+        """
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
+            others = _commands_with(error.option_name, ctx)
+            if others:
+                msg = f"{error.option_name} is an option of {', '.join(others)}; leave it out here."
+                raise click.UsageError(msg, ctx) from None
             opposite = error.option_name.replace("--no-", "--", 1)
             likely = [name for name in error.possibilities or () if name != opposite]
             raise click.NoSuchOption(error.option_name, None, likely, ctx) from None
@@ -307,6 +314,18 @@ class OptionsCommand(click.Command):
                 given[name] = value
         ctx.params = given
         return super().invoke(ctx)
+
+
+def _commands_with(option: str, ctx: click.Context) -> list[str]:
+    """List the commands of the group of this one that have an option."""
+    group = ctx.parent
+    if group is None or not isinstance(group.command, click.Group):
+        return []
+    found = []
+    for name, command in group.command.commands.items():
+        if any(option in param.opts for param in command.get_params(ctx)):
+            found.append(name)
+    return found
 
 
 def _click_option(option: OptionSchema) -> click.Option:

@@ -1,8 +1,8 @@
 """Tables in memory, of pandas and of others: read as pandas, results returned as they came.
 
 Others export their columns by the Arrow PyCapsule interface (Polars, PyArrow, DuckDB, and pandas
-itself), or by the older interchange protocol ``__dataframe__``. Their columns keep the types of
-Arrow, so that whole numbers with missing cells stay whole numbers with missing cells.
+itself). Their columns keep the types of Arrow, so that whole numbers with missing cells stay whole
+numbers with missing cells.
 
 References
 ----------
@@ -18,7 +18,6 @@ from typing import Any, Protocol, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
-from pyarrow.interchange import from_dataframe
 
 from abag.core.errors import TableError
 from abag.core.messages import first_line
@@ -34,16 +33,9 @@ class ArrowTable(Protocol):
         """Export the rows."""
 
 
-class InterchangeTable(Protocol):
-    """A table of the older dataframe interchange protocol."""
-
-    def __dataframe__(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401
-        """Export the columns."""
-
-
 ListsByColumn: TypeAlias = Mapping[str, Sequence[Any]]
 """Cells by the name of their column."""
-AnyTable: TypeAlias = Path | str | pd.DataFrame | ArrowTable | InterchangeTable | ListsByColumn
+AnyTable: TypeAlias = Path | str | pd.DataFrame | ArrowTable | ListsByColumn
 """A file, or a table in memory."""
 AnyTables: TypeAlias = AnyTable | Sequence[AnyTable]
 """A table, or several that are read as one."""
@@ -86,13 +78,10 @@ def as_pandas(table: Any, name: str) -> Any:  # noqa: ANN401 - any argument
             raise TableError(msg)
     if isinstance(table, Mapping):
         return _from_columns(table, name)
+    if not is_table(table):
+        return table
     try:
-        if hasattr(table, "__arrow_c_stream__") or hasattr(table, "__arrow_c_array__"):
-            columns = pa.table(table)
-        elif hasattr(table, "__dataframe__"):
-            columns = from_dataframe(table)
-        else:
-            return table
+        columns = pa.table(table)
     except (pa.ArrowException, TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         msg = (
             f"{name}: a {kind} is not a table that can be read ({first_line(error)}); expected "
@@ -116,11 +105,8 @@ def is_frame(value: object) -> bool:
 
 def is_table(value: object) -> bool:
     """Tell whether an argument is a table in memory."""
-    of_others = any(
-        hasattr(value, protocol)
-        for protocol in ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
-    )
-    return of_others or isinstance(value, pd.DataFrame | Mapping)
+    exports = hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+    return exports or isinstance(value, pd.DataFrame | Mapping)
 
 
 def as_it_came(frame: pd.DataFrame, table: object) -> Any:  # noqa: ANN401 - a table of any kind

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import reprlib
 import sys
 import typing
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -131,15 +130,8 @@ def parse(
         largest = most if kind is int else min(most, sys.float_info.max)
         if abs(value) <= largest:  # not if it is NaN
             return kind(value)
-    msg = f"{where} is {_shown(value)}; expected {in_words(kind)}"
+    msg = f"{where} is {quoted(value)}; expected {in_words(kind)}"
     raise Mistyped(msg)
-
-
-def _shown(value: object) -> str:
-    try:
-        return reprlib.repr(value)
-    except ValueError:  # Python does not write whole numbers of more than 4,300 digits
-        return quoted(value)
 
 
 def why_mistyped(value: object, kind: Any, where: str = "it") -> str:  # noqa: ANN401 - a type

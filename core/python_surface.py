@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import html
 import inspect
+import json
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,8 @@ SHOWN_LINES = 5
 SHOWN_WIDTH = 160
 """Most characters of such a line."""
 _FLAG_AND_VALUE = re.compile(rf"({FLAG.pattern})(?: ('[^']*'|[\w=-]*\w))?")
+_BLANK = "\ue000"
+"""Stands for a blank inside the value of a flag; a private character, which no message has."""
 _PATH = re.compile(r"\b(Path|AnyTables?)\b")
 """In the annotation of an argument that may be a path."""
 _TABLES = {
@@ -100,21 +103,11 @@ class PublicFunction:
     def signature(self) -> inspect.Signature:
         """Return the signature with every option in place of ``**options``."""
         original = inspect.signature(self.function())
+        taken = {*original.parameters, "progress"}
+        options = [option for option in self._options() if option.name not in taken]
         parameters = [
             parameter.replace(annotation=_public_annotation(parameter.annotation))
-            for parameter in original.parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD and parameter.name != "progress"
-        ]
-        parameters += _REPORTING
-        parameters += [
-            inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=option.default,
-                annotation=_public_annotation(annotation_text(option)),
-            )
-            for option in self._options()
-            if option.name not in original.parameters and option.name != "progress"
+            for parameter in with_options(original, options, _REPORTING).parameters.values()
         ]
         returned = _Source(original.return_annotation)
         if returned.endswith(_IN_MEMORY):  # its type depends on the arguments
@@ -174,6 +167,27 @@ class PublicFunction:
         public.__signature__ = signature  # type: ignore[attr-defined]
         del public.__wrapped__  # its signature has **options
         return public
+
+
+def with_options(
+    signature: inspect.Signature,
+    options: Iterable[OptionSchema],
+    others: Iterable[inspect.Parameter] = (),
+) -> inspect.Signature:
+    """Return a signature with `others` and every option in place of ``**options``."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = []
+    for parameter in signature.parameters.values():
+        is_replaced = parameter.name in {other.name for other in others}
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and not is_replaced:
+            parameters.append(parameter)
+    parameters += others
+    for option in options:
+        text = annotation_text(option)
+        parameters.append(
+            inspect.Parameter(option.name, keyword, default=option.default, annotation=text)
+        )
+    return signature.replace(parameters=parameters)
 
 
 @contextmanager
@@ -260,25 +274,30 @@ def in_python(text: str, keywords: Keywords) -> str:
 
     def keyword(match: re.Match[str]) -> str:
         option = keywords.get(match[1])
-        value = (match[2] or "").strip("'")
+        written = match[2] or ""
+        value = written.strip("'")
         name = _keyword(keywords, match[1])
         choices = option.choices if isinstance(option, OptionSchema) else ()
         key, equals, item = value.partition("=")
         if equals and name == "columns":
-            return f'{name}={{"{key}": "{item}"}}'
-        if value in choices:
-            return f'{name}="{value}"'
+            return f"{name}={{{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}}}"
+        if value in choices or (written.startswith("'") and match[1] in keywords):
+            return f"{name}={json.dumps(value, ensure_ascii=False)}"
         is_placeholder = value.isupper() and value.isalpha()
         if (value.isdigit() or is_placeholder) and not name.startswith("-"):
             return f"{name}={value}"
         return f"{name} {value}" if value else name
 
-    sentences = re.split(r"(?<=[.;]) ", text)
+    def unbroken(match: re.Match[str]) -> str:
+        return f"{match[1]} {match[2].replace(' ', _BLANK)}" if match[2] else match[0]
+
+    # the name of a column may hold what ends a sentence
+    sentences = re.split(r"(?<=[.;]) ", _FLAG_AND_VALUE.sub(unbroken, text))
     for i, sentence in enumerate(sentences):
         command = _COMMAND.search(sentence)
         start = command.start() if command else len(sentence)
         sentences[i] = _FLAG_AND_VALUE.sub(keyword, sentence[:start]) + sentence[start:]
-    return " ".join(sentences)
+    return " ".join(sentences).replace(_BLANK, " ")
 
 
 class Summary(dict[str, Any]):
@@ -298,34 +317,6 @@ class Summary(dict[str, Any]):
         self._page = page
         self._describe = describe
         self._spelled = spelled
-
-    def frame(self, *keys: str) -> Any:  # noqa: ANN401 - pandas is imported on use
-        """Return a list of records in the summary as a pandas DataFrame.
-
-        Parameters
-        ----------
-        *keys : str
-            Where it is: ``"regimes"`` of a fit, or ``"table", "regimes"`` of an evaluation.
-
-        Raises
-        ------
-        OptionError
-            If there is no such list.
-        """
-        import pandas as pd
-
-        record: Any = self
-        for key in keys:
-            record = record[key] if isinstance(record, Mapping) and key in record else None
-        is_list = isinstance(record, Sequence) and not isinstance(record, str)
-        if not (is_list and record and all(isinstance(row, Mapping) for row in record)):
-            lists = [key for key, value in self.items() if isinstance(value, list)]
-            msg = (
-                f"frame: {', '.join(map(repr, keys)) or 'no key'} is no list of records; expected "
-                f"keys of one, such as {', '.join(map(repr, lists)) or 'none here'}. Give others."
-            )
-            raise OptionError(msg)
-        return pd.DataFrame([*record])
 
     def _lines(self) -> list[str]:
         described: Any = self._describe(dict(self))

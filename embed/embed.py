@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 
@@ -220,10 +221,12 @@ def _embed(
             else:
                 from abag.embed.encode import encode_share  # imports torch, which takes seconds
 
-                rows = reading.counts["rows"]
-                has_idle_cores = _encodes_alone_on_gpu(jobs, rank)
-                with meanwhile(rows) if meanwhile and has_idle_cores else nullcontext():
-                    seconds = [encode_share(job, rank) for job in jobs]
+                beside: Callable[[], AbstractContextManager[object]] = nullcontext
+                if meanwhile is not None and _encodes_alone_on_gpu(jobs, rank):
+                    beside = partial(meanwhile, reading.counts["rows"])
+                # after the first encoder is loaded, which would take half a second longer
+                loaded = cache(lambda: files.enter_context(beside()))
+                seconds = [encode_share(job, rank, loaded) for job in jobs]
     return _summary(reading, jobs, seconds, rank)
 
 

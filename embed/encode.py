@@ -459,10 +459,10 @@ def average_windows(tokens_TD: NDArray[np.float32], pieces: Sequence[Piece]) -> 
 # --- into the store -------------------------------------------------------------------------------
 
 
-def encode_share(job: KindJob, rank: Rank) -> float:
+def encode_share(job: KindJob, rank: Rank, loaded: Callable[[], object]) -> float:
     """Encode the sequences of a job that this process owns, and commit them.
 
-    Returns the seconds it took, loading included.
+    Calls `loaded` as soon as the encoder is. Returns the seconds it took, loading included.
 
     Raises
     ------
@@ -476,6 +476,7 @@ def encode_share(job: KindJob, rank: Rank) -> float:
         return 0.0
     encoder = job.load()
     load_s = time.perf_counter() - start_s
+    loaded()
     encode_s = encode_parts(job, encoder, job.own_parts(), job.own_tokens, shown=not rank.number)
     name = f"{rank}: {job.own:,} " if rank.world > 1 else ""
     detail(

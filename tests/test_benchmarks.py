@@ -254,7 +254,14 @@ def test_early_stopping_is_scored_and_timed(run_script, tmp_path):
 
 
 def test_promises_are_compared_with_the_truth(run_script, tmp_path):
-    (line,) = tiny_lines(run_script, tmp_path, "bench_promises.py", "bounds")
+    *sides, line = tiny_lines(run_script, tmp_path, "bench_promises.py", "bounds")
+    assert [side["what"] for side in sides] == [
+        "bounds: predicted beyond", "bounds: predicted within",
+    ]  # fmt: skip
+    for side in sides:
+        low, high = side["promised"][1:]
+        assert low < side["promised"][0] < high
+        assert side["true"] == pytest.approx(side["promised"][0], abs=0.2)
     low, high = line["promised"][1:]
     assert low < line["promised"][0] < high
     assert line["true"] > 0

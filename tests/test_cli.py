@@ -104,7 +104,7 @@ def test_a_path_that_cannot_be_used_is_one_line_without_a_traceback(pairs, tmp_p
     store = tmp_path / "store"
     run("embed", pairs, "--store", store, *PLAIN_ENCODERS)
     line = one_line("fit", pairs, "--store", store, "--run", pairs)
-    assert line.startswith(f"Error: {pairs}: cannot be used (Not a directory); ")
+    assert line.startswith(f"Error: {pairs}: is a file; expected a new folder. Give another --run")
 
 
 def test_objects_are_not_visited_as_a_command_ends(tmp_path):
@@ -195,8 +195,10 @@ def test_a_slip_on_the_command_line_is_named_with_what_was_expected(
     ("embed", "Missing argument"), ("embed a.csv --store s --column heavy", "heavy"),
     ("embed a.csv --store s --devices two", "'two' is neither a number nor all"),
     ("adapt a.csv --out a", "Missing option '--split-from'"),
-    ("fit a.csv --store s --run r --hed mlp", "No such option '--hed'.*--head"),
-    ("evaluate --run r --no-antigen", r"No such option '?--no-antigen'?\.?\n$"),
+    ("fit a.csv --store s --run r --hed mlp", "No such option:? '?--hed'?.*--head"),
+    ("evaluate --run r --no-store", r"No such option:? '?--no-store'?\.?\n$"),
+    ("embed a.csv --store s --no-binding 9", "--no-binding is an option of fit, plan, sweep,"),
+    ("predict a.csv --run r --label pkd", "--label is an option of fit, plan, evaluate,"),
 ])  # fmt: skip
 def test_usage_errors_exit_with_2_and_name_what_was_meant(line, words):
     assert re.search(words, run(*line.split(), code=2).stderr)

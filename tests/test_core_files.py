@@ -100,6 +100,16 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path):
         write()
 
 
+def test_an_error_of_the_network_keeps_its_words_where_a_file_is_written(tmp_path):
+    def write():
+        with replacing(tmp_path / "shard.h5"):
+            msg = "no route to host"
+            raise ConnectionError(msg)  # as requests raises it, without a number
+
+    with pytest.raises(ConnectionError, match=r"^no route to host$"):
+        write()
+
+
 def test_an_error_names_the_file_and_not_its_partial_file(tmp_path):
     for write in (write_json, write_text):
         with pytest.raises(FileNotFoundError, match=r"directory: '\S+/no/a\.json'$"):

@@ -64,8 +64,9 @@ def column_of(path, name):
             return pd.Series(file[name])
     if path.suffix == ".h5ad":
         return anndata.read_h5ad(path).obs[name].reset_index(drop=True)
-    read = pd.read_parquet if path.suffix == ".parquet" else pd.read_csv
-    return read(path)[name]
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)[name]
+    return pd.read_csv(path, float_precision="round_trip")[name]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

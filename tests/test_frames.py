@@ -40,16 +40,6 @@ class Exporting:
         return pa.Table.from_pandas(self._table).__arrow_c_stream__(requested_schema)
 
 
-class Interchanging:
-    """The same of the older protocol."""
-
-    def __init__(self, table):
-        self._table = pa.Table.from_pandas(table)
-
-    def __dataframe__(self, *args, **options):
-        return self._table.__dataframe__(*args, **options)
-
-
 def polars_table(table):
     polars = pytest.importorskip("polars")
     frame = polars.from_arrow(pa.Table.from_pandas(table, preserve_index=False))
@@ -64,7 +54,6 @@ KINDS_OF_TABLES = {
     "pyarrow": lambda table: pa.Table.from_pandas(table, preserve_index=False),
     "dict": lambda table: {name: table[name].tolist() for name in table},
     "exporting": Exporting,
-    "interchanging": Interchanging,
 }
 
 
@@ -93,8 +82,7 @@ def test_a_table_of_any_kind_gives_the_same_run_and_the_same_predictions_of_its_
     table = KINDS_OF_TABLES[kind](case.table)
     abag.fit(table, case.folder / "store", tmp_path / "run", **QUIET)
     scored = abag.predict(table, tmp_path / "run", store=case.folder / "store", say=False)
-    is_other = kind in ("exporting", "interchanging")
-    assert type(scored) is (pa.Table if is_other else type(table))
+    assert type(scored) is (pa.Table if kind == "exporting" else type(table))
     expected = columns_of(case.scored)
     assert columns_of(scored) == expected
     assert expected["number"][:3] == [1, None, 1]
@@ -202,15 +190,6 @@ def test_column_names_that_are_numbers_stay_numbers(case):
     scored = abag.predict(table, case.run, columns=columns, say=False)
     assert [*scored] == [*table, *ADDED]
     assert scored["pkd_predicted"].tolist() == case.scored["pkd_predicted"].tolist()
-
-
-def test_the_scores_of_an_evaluation_are_a_frame(case):
-    summary = abag.evaluate(case.run, table=case.table, say=False)
-    regimes = summary.frame("table", "regimes")
-    assert regimes["regime"].tolist() == [one["regime"] for one in summary["table"]["regimes"]]
-    assert len(summary.frame("regimes")) == len(summary["regimes"])
-    with pytest.raises(abag.OptionError, match="frame: 'run' is no list of records; expected"):
-        summary.frame("run")
 
 
 def nested(table):

@@ -8,11 +8,14 @@ from drawn import COMPOSITION, QUICK, add_vectors, draw_chains, draw_pairs, line
 from heads import BASELINES, sequence_keys
 from invoke import run
 from marks import in_ci
+from scipy.optimize import minimize_scalar
+from scipy.stats import norm
 from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import ColumnError, OptionError, PredictionError, RunError, SequenceError
 from abag.head.evaluation.metrics import METRICS, Metric
+from abag.head.runs.evaluate import errors_with_bounds
 
 
 @pytest.fixture(scope="module")
@@ -286,6 +289,7 @@ def test_predictions_that_are_shifted_are_told_from_those_that_only_err(batches,
     assert "too low on average; RMSE" in shifted["sentence"]
     assert f"abag fit --add {batches.run} --categories COLUMN" in shifted["sentence"]
     assert plain["bias_interval"][0] < 0 < plain["bias_interval"][1]
+    assert plain["sentence"].endswith("on average, which may be chance")
     assert "--add" not in plain["sentence"]
     table.to_csv(tmp_path / "table.csv", index=False)
     shown = run("evaluate", tmp_path / "table.csv", "--run", batches.run).stdout
@@ -324,19 +328,56 @@ def test_a_large_mean_error_of_few_groups_says_that_chance_may_make_it(batches):
     assert "--categories COLUMN" in evaluated["sentence"]
 
 
-def test_a_mean_error_of_one_group_or_of_chosen_labels_is_no_shift(batches):
+def test_a_mean_error_of_one_group_or_of_equal_labels_is_no_shift(batches):
     table = batches.new.assign(pKd=batches.new["pKd"] + 1.5)
     few = abag.evaluate(batches.run, table=table.head(3))["table"]
     assert few["bias_interval"] is None
     assert few["sentence"].endswith("too low on average")
-    relation = np.where(np.arange(len(table)) % 3 == 0, "<", "")
-    bounds = table.assign(pKd=relation + table["pKd"].astype(str).to_numpy())
-    chosen = abag.evaluate(batches.run, table=bounds)["table"]
-    assert chosen["bias"] < -1
     equal = abag.evaluate(batches.run, table=table.assign(pKd=11.0))["table"]
-    for evaluated in (few, chosen, equal):
+    for evaluated in (few, equal):
         assert "too low on average" in evaluated["sentence"]
         assert "--add" not in evaluated["sentence"]
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.5, -1.5])
+def test_a_shift_is_told_by_labels_and_bounds(batches, shift):
+    """Of labels above a limit alone, predictions are too low, whatever the shift."""
+    label = batches.new["pKd"] + shift
+    limit = label.median()
+    table = batches.new.assign(
+        pKd=label.clip(lower=limit), censored=np.where(label < limit, ">", "")
+    )
+    whole = abag.evaluate(batches.run, table=batches.new.assign(pKd=label))["table"]
+    told = abag.evaluate(batches.run, table=table)["table"]
+    low, high = told["bias_interval"]
+    assert low < whole["bias"] < high
+    assert told["bias"] == pytest.approx(whole["bias"], abs=0.2)
+    assert ("--add" in told["sentence"]) == (shift != 0)
+    if shift:
+        assert "on average by labels and bounds" in told["sentence"]
+        assert "RMSE" not in told["sentence"]  # of a selection
+
+
+def test_the_mean_error_with_bounds_is_the_most_likely_one():
+    rng = np.random.default_rng(0)
+    predicted = rng.normal(7, 0.8, 400)
+    label = predicted - rng.normal(0.4, 0.6, 400)
+    bound = rng.normal(7, 0.5, 400)  # one for each pair
+    censored = np.where(label < bound, -1, 0).astype(np.int8)
+    error = predicted - np.maximum(label, bound)
+    sigma = np.full(400, 0.6)
+
+    def loss(mean):
+        z = (error - mean) / 0.6
+        return -np.where(censored == 0, norm.logpdf(z), norm.logsf(z)).sum()
+
+    values = errors_with_bounds(error, censored, sigma)
+    likely = minimize_scalar(loss, bracket=(-1, 1))
+    assert values.mean() == pytest.approx(likely.x, abs=1e-4)
+    assert values.mean() == pytest.approx(0.4, abs=0.1)
+    curvature = (loss(likely.x + 0.01) + loss(likely.x - 0.01) - 2 * likely.fun) / 0.01**2
+    assert values.std() / 20 == pytest.approx(curvature**-0.5, rel=0.2)
+    assert errors_with_bounds(error, 0 * censored, sigma) is error
 
 
 @pytest.mark.parametrize("name", ["one", "folds"])

@@ -1,6 +1,7 @@
 """Metrics against scipy, by hand, and on what is undefined."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import in_ci
 from scipy import stats
+from scipy.stats import binomtest
 from sklearn.metrics import r2_score
 
 from abag import FitConfig, OptionError
@@ -495,6 +497,47 @@ def test_where_many_labels_are_bounds_their_order_is_judged_and_not_the_errors_o
     )
     assert judged["sentence"].startswith("k: ranking of labels and bounds is better than chance; ")
     assert "errors cannot be judged, as 68% of the tested pairs are bounds" in judged["sentence"]
+    (limit,) = judged["limits"]
+    assert (limit["side"], limit["limit"]) == (-1, bound)
+    is_called = predicted < bound  # the labels that the bounds hide tell what is right
+    for name, called, right in (
+        ("beyond", is_called, whole < bound), ("within", ~is_called, whole >= bound)
+    ):  # fmt: skip
+        claim = limit[name]
+        found = binomtest(int(right[called].sum()), int(called.sum())).proportion_ci(
+            method="wilson"
+        )
+        assert claim["value"] == pytest.approx(right[called].mean())
+        assert [claim["low"], claim["high"]] == pytest.approx([*found], abs=1e-4)
+    of_folds = replace(tested, fold=tested.rows % 2)  # which learn from each other
+    for alone, several in zip(
+        scores_of_regimes.limit_claims(tested, predicted)[0][2:],
+        scores_of_regimes.limit_claims(of_folds, predicted)[0][2:],
+        strict=True,
+    ):
+        assert several.value == alone.value
+        wider = (several.high - several.low) / (alone.high - alone.low)
+        assert wider == pytest.approx(2**0.5, rel=0.1)
+
+
+def test_bounds_that_leave_the_side_of_the_limit_open_are_left_out():
+    pkd = np.array([5.0, 6.0, 6.5, 6.0, 7.0, 8.0, 9.0, 6.0, 5.5, 6.0] * 4)
+    censored = np.array([-1, -1, -1, -1, 0, 0, 0, 1, 0, 0] * 4)
+    predicted = np.array([5, 5, 5, 7, 7, 7, 5, 7, 7, 5] * 4) * 1.0
+    rows = np.arange(40)
+    tested = scores_of_regimes.TestedPairs(
+        rows, pkd, rows * 0, rows, rows * 0, [rows], censored=censored.astype(np.int8)
+    )
+    (limit,) = scores_of_regimes.limit_claims(tested, predicted)
+    assert (limit.side, limit.limit) == (-1, 6.0)
+    # below: bounds of 5 and 6, not the labels of 9 and of the limit itself; a bound of 6.5 may be
+    assert limit.beyond.value == pytest.approx(2 / 4)
+    # not below: 7, 8 and more than 6; not the bound of 6 and the label of 5.5
+    assert limit.within.value == pytest.approx(3 / 5)
+    mirrored = replace(tested, pkd=-pkd, censored=-tested.censored)
+    assert scores_of_regimes.limit_claims(mirrored, -predicted) == [
+        limit._replace(side=1, limit=-6.0)
+    ]
 
 
 def test_a_part_that_has_nearly_all_the_weight_is_no_rival_of_the_predictor():
@@ -531,6 +574,7 @@ def interval(low, high, groups=50.0):
 
 
 NOTHING = interval(None, None, 3.0)
+LimitClaims = scores_of_regimes.LimitClaims
 RANKING = [
     ({"": interval(0.1, 0.5)}, "ranking is better than chance"),
     ({" within antigens": interval(-0.1, 0.5), "": interval(0.1, 0.5)},
@@ -591,6 +635,16 @@ BOUNDS = [
      "errors cannot be judged, as 68% of the tested pairs are bounds: of pairs of these with a "
      "known order, 0.80 [0.70, 0.90] are predicted in this order"),
     (1.0, None, "errors cannot be judged, as 100% of the tested pairs are bounds"),
+    (0.7, None, [LimitClaims(-1, 7.2, interval(0.9, 0.98), interval(0.6, 0.8))],
+     "errors cannot be judged, as 70% of the tested pairs are bounds; of pairs predicted below pKd "
+     "7.20, 94% [90%, 98%] are below it and of those predicted above, 70% [60%, 80%] above it, "
+     "but sigma does not tell how far below"),
+    (0.7, None, [LimitClaims(1, 9.0, interval(0.9, 0.98), None)],
+     "errors cannot be judged, as 70% of the tested pairs are bounds; of pairs predicted above pKd "
+     "9.00, 94% [90%, 98%] are above it, but sigma does not tell how far above"),
+    (0.7, None, [LimitClaims(-1, 7.2, None, NOTHING)],
+     "errors cannot be judged, as 70% of the tested pairs are bounds; labels below pKd 7.20 are "
+     "not measured, and sigma does not tell how far below they are"),
 ]  # fmt: skip
 
 
@@ -619,7 +673,7 @@ def test_every_sentence_of_a_verdict_follows_from_its_numbers():
         for *claims, _ in PROBABILITIES
     ]
     assert judged == [sentence for *_, sentence in PROBABILITIES]
-    judged = [scores_of_regimes._describe_bounds(share, claim) for share, claim, _ in BOUNDS]
+    judged = [scores_of_regimes._describe_bounds(*numbers) for *numbers, _ in BOUNDS]
     assert judged == [sentence for *_, sentence in BOUNDS]
     judged = [scores_of_regimes.describe_ranking(claims) for claims, _ in RANKING]
     assert judged == [sentence for _, sentence in RANKING]

@@ -19,6 +19,7 @@ from invoke import PLAIN_ENCODERS, run
 
 from abag import FitConfig
 from abag.embed import encode
+from abag.embed.job import KindJob
 from abag.head.prepare import FEWEST_CORES, MOST_ROWS, prepare_fit, preparing
 
 
@@ -32,16 +33,16 @@ def table(tmp_path, monkeypatch):
 @pytest.fixture
 def on_any_device(monkeypatch):
     """Prepare as beside a GPU, which is busy until all is prepared."""
-    real = encode.encode_share
+    real = encode.encode_parts
 
-    def encode_slowly(job, *arguments):
+    def encode_slowly(*arguments, **options):
         while serving():
             time.sleep(0.05)
-        return real(job, *arguments)
+        return real(*arguments, **options)
 
     set_cores(monkeypatch, FEWEST_CORES)
     monkeypatch.setattr("abag.embed.embed._encodes_alone_on_gpu", lambda *_: True)
-    monkeypatch.setattr(encode, "encode_share", encode_slowly)
+    monkeypatch.setattr(encode, "encode_parts", encode_slowly)
 
 
 def cached():
@@ -60,9 +61,15 @@ def fit(table, *options):
 
 
 @pytest.mark.ci
-def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(table, on_any_device):
+def test_a_fit_after_embed_finds_clusters_and_numbering_in_the_cache(
+    table, on_any_device, monkeypatch
+):
     options = ["--column", "antigen=antigen", "--limit", "150"]
+    beside = []
+    load = KindJob.load
+    monkeypatch.setattr(KindJob, "load", lambda job: beside.append(serving()) or load(job))
     embed(table, *options)
+    assert beside == [[], []]  # the first encoder is loaded before, the second after
     prepared = cached()
     assert {"clusters", "numbering"} <= {path.parent.name for path in prepared}
     fit(table, *options)

@@ -113,11 +113,11 @@ def test_pairs_of_a_batch_that_have_a_label_already_are_said(run, scored, tmp_pa
 
 
 def test_rows_and_cells_stay_as_they_are_written(scored, tmp_path):
-    texts = scored.assign(id=[f"{n:03}" for n in range(len(scored))], note="NA").astype(str)
+    numbered = scored.assign(id=[f"{n:03}" for n in range(len(scored))], note="NA")
+    texts = numbered.astype(str).replace("nan", "").fillna("")  # missing, by the version of pandas
     texts.to_csv(tmp_path / "scored.tsv", sep="\t", index=False)
     abag.rank(tmp_path / "scored.tsv", tmp_path / "order.tsv", batch=5)
     batch = pd.read_csv(tmp_path / "order.tsv", sep="\t", dtype=str, keep_default_na=False)
-    texts = texts.fillna("").replace("nan", "")
     expected = texts.set_index("id").loc[batch["id"]].reset_index()[texts.columns]
     pd.testing.assert_frame_equal(batch[texts.columns], expected, check_dtype=False)
 

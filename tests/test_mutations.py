@@ -253,6 +253,19 @@ def test_the_numbers_that_fit_are_proposed():
     assert "7 of 7 variants fit --numbering kabat" in refusal(kabat, parent=f"{HEAVY}|{LIGHT}")
     shifted = [f"{HEAVY[at]}{at}A" for at in (3, 10, 20, 30, 50)]  # from 0, as Python counts
     assert "5 of 5 variants fit --first-residue 0" in refusal(shifted, parent=f"{HEAVY}|")
+    for first in (1, 331):
+        of_antigen = [f"{RBD[at]}{at + first}A" for at in (3, 10, 20, 30, 50)]
+        number = f" --first-residue {first}" if first > 1 else ""
+        said = f"5 of 5 variants fit the antigen: use --column antigen_mutations=mutant{number}."
+        assert said in refusal(of_antigen, parent=f"{HEAVY}|{LIGHT}")
+
+
+def test_letters_of_positions_are_not_proposed_for_antigens():
+    options = {"antigen": RBD, "columns": {"antigen_mutations": "mutant"}}
+    with pytest.raises(
+        BadMutation, match=r"has no residue 52A \(sequential numbering; it has 1 to"
+    ):
+        variants(pd.DataFrame({"mutant": ["S52aT"], "heavy": HEAVY}), **options)
 
 
 @pytest.mark.parametrize(("cell", "words"), [
@@ -444,12 +457,16 @@ def test_no_mutation_is_ever_lost():
     assert sum(a != b for a, b in zip(mutate(HEAVY, text, ANTIBODY), HEAVY, strict=True)) == 59
 
 
-def test_a_column_of_mutations_that_is_not_applied_is_said():
+def test_a_column_of_mutations_that_is_not_applied_is_said(tmp_path):
     cells = [named(HEAVY, place, "W") for place in (2, 3, 4, 5)]
     table = pd.DataFrame({"heavy": [HEAVY] * 4, "antigen": [RBD] * 4, "mutation": cells})
     (note,) = abag.plan(table)["notes"]
     assert "holds mutations that are not applied" in note
     assert "--column mutations=mutation or --column antigen_mutations=mutation" in note
+    (tmp_path / "names.csv").write_text(f"name,heavy\nA1,{HEAVY}\n")
+    named_so = table.drop(columns="heavy").assign(clone="A1")
+    notes = " ".join(abag.plan(named_so, sequences=[str(tmp_path / "names.csv")])["notes"])
+    assert "holds mutations that are not applied" in notes
     # the sequences of the variants are in the table
     table["heavy"] = [exchanged(HEAVY, (place, "W")) for place in (2, 3, 4, 5)]
     assert abag.plan(table)["notes"] == []

@@ -560,10 +560,26 @@ def test_a_row_of_types_of_chains_is_no_line_of_names():
         abag.plan(pd.DataFrame({**kinds, "antigen": AG, "pKd": PKD}))
 
 
+def test_rows_of_single_chains_are_no_antibodies_unless_that_is_said():
+    chains = [*HEAVIES, *LIGHTS]
+    table = pd.DataFrame({"sequence": chains, "antigen": AG, "pKd": [*PKD, *PKD]})
+    table["chain"] = [*["IGH"] * len(HEAVIES), *["IGK"] * len(LIGHTS)]
+    with pytest.raises(
+        ColumnError, match=r"'sequence' holds one chain per row.*an antibody per row"
+    ):
+        read_sequences(table)
+    assert len(read_sequences(table, columns={"antibody": "sequence"}).antibodies.chains) == 24
+    # the chain that is mutated, of whole antibodies
+    whole = table.assign(sequence=[h + LIGHT for h in HEAVIES] * 2)
+    assert len(read_sequences(whole).antibodies.chains) == len(HEAVIES)
+
+
 @pytest.mark.parametrize("names", [("Antibody", "Antigen"), ("X1", "X2")])
 def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, names):
     pairs = [*zip(HEAVIES, LIGHTS, strict=True)]
     antibodies = [*map(str, map(list, pairs)), f"['{HEAVY}', nan]", f'["{HEAVY}"]']
+    antibodies[0] = str(np.array(pairs[0]))  # without a comma
+    antibodies[1] = str(np.array(pairs[1])).replace("\n", r"\n")  # as TDC has it
     antigens = [f"['{AG}', '{AG[::-1]}']"] * len(antibodies)
     table = pd.DataFrame(dict(zip(names, (antibodies, antigens), strict=True)))
     table.to_csv(tmp_path / "t.csv", index=False)
@@ -592,6 +608,13 @@ def test_chains_that_are_joined_by_another_sign_are_read(sign):
     read = read_sequences(table.rename(columns={"seqs": "antibody"}))
     assert read.antibodies.chains == [*zip(HEAVIES, LIGHTS, strict=True)]
     assert read.antigens.chains == [tuple(sorted((AG, AG[::-1])))]
+    assert read.counts["joined_antigens"] == 1
+    assert (
+        read_sequences(table.assign(antibody=antibodies, antigen=f"{AG}|{AG}")).counts[
+            "joined_antigens"
+        ]
+        == 0
+    )
     with pytest.raises(AbagError, match=r"column 'heavy': .* has 2 chains; expected one"):
         read_sequences(table.rename(columns={"seqs": "heavy"}))
 
@@ -659,7 +682,7 @@ def test_relations_in_words_are_bounds(name, words):
     assert by_label == {8.0: 0, 7.0: -1, 7.52: 0, 8.3: 0, 8.1: 1, 6.0: 0}
 
 
-@pytest.mark.parametrize("exact", ["interpolated", ""])
+@pytest.mark.parametrize("exact", ["interpolated", "exact", ""])
 def test_lower_and_upper_are_sides_of_a_bound_in_a_column_of_bounds(exact):
     cells = [exact, "lower", "", exact, "upper", exact]
     table = chembl(ic50_bound=cells).rename(columns={"Standard Value": "ic50"})
@@ -697,6 +720,7 @@ def test_flags_that_no_label_is_a_bound_are_read_and_others_lack_the_side(cells)
         ("Outlier?", [0, 1]),
         ("QC", ["PASS", "Fail"]),
         ("at_bound", ["yes", "no"]),
+        ("greater_than", [0, 1]),
         ("IC50_isBound", [True, False]),
     ],
 )
@@ -799,6 +823,10 @@ def test_a_column_of_one_unit_says_what_labels_are_read_in():
         read_labels(table)
     proposed = {"pkd": ["--column", "pkd=KD"], "label": ["--label", "kd_nm"]}
     assert arguments(str(caught.value)) == proposed
+    unnamed = table.rename(columns={"KD": "Standard Value", "KD unit": "Standard Units"})
+    with pytest.raises(ColumnError, match="'Standard Value' is kd_nm by column") as caught:
+        read_labels(unnamed)
+    assert arguments(str(caught.value))["label"] == ["--label", "kd_nm"]
     with pytest.raises(ColumnError, match="'KD' may be one") as caught:
         read_labels(table.drop(columns="KD unit").assign(**{"KD unit": "°C"}))
     assert "'KD unit' may be" not in str(caught.value)
@@ -852,6 +880,9 @@ def test_amino_acids_are_read_where_a_column_of_nucleotides_fits_the_role_by_its
     assert read.columns[role] == protein
     (note,) = read.notes[:1]
     assert note == f"column {protein!r} is used as {role}: {table.columns[0]!r} holds nucleotides"
+    table[table.columns[0]] = ""
+    (note,) = read_sequences(table).notes
+    assert note.endswith("holds no sequences")
 
 
 @pytest.mark.parametrize("name", ["VHH", "Nanobody", "Antibody", "scFv", "Clone"])

@@ -1,6 +1,8 @@
 """What Python users see: names, signatures, errors and how results are shown."""
 
 import inspect
+import json
+import shlex
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ import abag
 from abag import OptionError
 from abag.core.messages import say
 from abag.core.python_surface import SHOWN_LINES, Summary, in_python, names_keywords, shorten
+from abag.embed.tables.columns import column_option
 
 
 @pytest.mark.ci
@@ -110,6 +113,7 @@ KEYWORDS = {option.flag: option for option in schema(abag.FitConfig)} | {"--run"
             'Name it with columns={"heavy": "NAME"}, columns={"light": "NAME"} or '
             'columns={"antibody": "NAME"}.',
         ),
+        ("choose one with --sheet 'Fig. 1' or", 'choose one with sheet="Fig. 1" or'),
         ("Give --run DIR.", "Give run=DIR."),
         ("use another --run folder", "use another run folder"),
         ("It is empty. Run abag embed T --limit 3.", "It is empty. Run abag embed T --limit 3."),
@@ -119,6 +123,19 @@ KEYWORDS = {option.flag: option for option in schema(abag.FitConfig)} | {"--run"
 )  # fmt: skip
 def test_flags_in_messages_become_keywords_except_in_commands(text, expected):
     assert in_python(text, KEYWORDS) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Tm", "t1/2", "KD..nM.", "%bound", "hum,nM", "Exp. KD; nM", 'the "KD"', "KD' (nM)", "μ"],
+)
+def test_an_option_for_a_column_is_one_word_of_a_shell_and_one_keyword(name):
+    option = column_option("label", name)
+    assert shlex.split(option) == ["--column", f"label={name}"]
+    if "'" not in name:
+        keyword = json.dumps({"label": name}, ensure_ascii=False)
+        said = in_python(f"use {option} --label value. Rename it.", KEYWORDS)
+        assert said == f'use columns={keyword} label="value". Rename it.'
 
 
 def test_an_error_carries_the_options_that_it_names_as_they_are_spelled():
@@ -152,6 +169,14 @@ def test_results_are_shown_in_a_few_lines(tmp_path):
     assert len(repr(planned).splitlines()) == SHOWN_LINES
     assert "pairs with pKd" in str(planned), "print() shows all of it"
     assert "more lines" not in str(planned)
+
+
+def test_a_plan_in_python_names_keywords_where_a_fit_would_be_refused():
+    table = demo_table().head(60).rename(columns={"pKd": "Tm"}).assign(expression=1.0)
+    table["expression"] = table["Tm"] * 2
+    shown = str(abag.plan(table, **COMPOSITION))
+    assert 'use columns={"label": "Tm"}' in shown
+    assert "--column" not in shown
 
 
 def test_what_is_shown_has_few_lines_of_limited_width_and_is_escaped():

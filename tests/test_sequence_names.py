@@ -257,7 +257,7 @@ def test_a_light_chain_is_not_read_from_the_record_of_a_heavy_one(tmp_path):
     table = pd.DataFrame({"heavy": ["t", "7D12"], "light": ["t", "7D12"], "antigen": ANTIGEN})
     with pytest.raises(
         abag.AbagError,
-        match=r"row 2, column 'light': '7D12' has no light chain sequence in a\.fasta;",
+        match=r"row 2, column 'light': '7D12' is a heavy chain in a\.fasta; expected a light chain",
     ):
         read_sequences(table, sequences=(path,))
 
@@ -321,6 +321,7 @@ def test_a_name_without_a_sequence_is_no_peptide(tmp_path, name):
         {"antigen": ["Spike", ANTIGEN]},
         {"antigen": ["Receptor binding domain"]},
         {"antigen": ["INSULIN", "LYSOZYME"]},
+        {"antigen": ["MyAntigen"]},
         {"light": ["VHH", LIGHT]},
         {"light": ["same as above", LIGHT]},
         {"antigen": ["unpublished", ANTIGEN]},

@@ -17,12 +17,15 @@ TABLE = demo_table().head(40).assign(n=range(40), note=["", "NA", "a,b", "é"] *
 
 
 @pytest.mark.parametrize("as_written", [False, True])
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.ndjson", "a.jsonl.gz"])
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a.tab", "a.txt.gz", "a.jsonl", "a.ndjson", "a.jsonl.gz"]
+)
 def test_text_and_json_lines_are_read_like_the_csv_file_with_the_same_cells(
     tmp_path, name, as_written
 ):
     TABLE.to_csv(tmp_path / "a.csv", index=False)
-    if ".txt" in name:
+    is_text = name.startswith(("a.txt", "a.tab"))
+    if is_text:
         TABLE.to_csv(tmp_path / name, sep="\t", index=False)
     else:
         TABLE.to_json(tmp_path / name, orient="records", lines=True, force_ascii=False)
@@ -30,7 +33,7 @@ def test_text_and_json_lines_are_read_like_the_csv_file_with_the_same_cells(
     read = read_table(tmp_path / name, as_written=as_written)
     pd.testing.assert_frame_equal(read.frame, expected.frame)
     assert read.columns == expected.columns
-    assert read.first_row == (2 if ".txt" in name else 1)
+    assert read.first_row == (2 if is_text else 1)
     chunks = read_table_chunks(tmp_path / name, rows=7, as_written=as_written)
     joined = pd.concat([chunk.frame for chunk in chunks])
     pd.testing.assert_frame_equal(joined, expected.frame, check_dtype=False)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, sort_keys
 from abag.core.errors import DamagedFile, MissingVectors, OptionError, SequenceError, StoreError
 from abag.core.files import UnsafeFile
-from abag.core.messages import counted, say
+from abag.core.messages import counted, quoted, say
 from abag.core.options import flag, user_path
 from abag.core.python_surface import shorten
 from abag.embed.store.shard import (
@@ -684,7 +683,7 @@ def _all_chains(kind: Kind, sequences: Iterable[str | Chains]) -> list[Chains]:
     is_one = isinstance(sequences, str | bytes | Mapping) or hasattr(sequences, "columns")
     if is_one or not isinstance(sequences, Iterable):
         is_table = hasattr(sequences, "columns")
-        shown = f"a {type(sequences).__name__}" if is_table else reprlib.repr(sequences)
+        shown = f"a {type(sequences).__name__}" if is_table else quoted(sequences)
         expected = "[(heavy, light), ...]" if kind == "antibody" else "[antigen, ...]"
         msg = (
             f"sequences: {shown} is not a list of sequences; expected "
@@ -708,7 +707,7 @@ def _chains(kind: Kind, sequence: object) -> Chains:
         if kind == "antigen" and len(sequence):
             return antigen("|".join(map(sequence_text, sequence)))
         expected = "(heavy, light), of which one may be empty" if kind == "antibody" else "chains"
-        msg = f"{reprlib.repr(sequence)} is not an {kind}; expected {expected}. Correct it."
+        msg = f"{quoted(sequence)} is not an {kind}; expected {expected}. Correct it."
         raise SequenceError(msg)
     if kind == "antibody":
         return parse_antibody(sequence_text(sequence)).chains

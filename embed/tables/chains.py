@@ -354,6 +354,7 @@ NO_SEQUENCE = frozenset(f"{_WORDS}|{_WORDS.upper()}|{_WORDS.title()}".split("|")
 _AS_A_WORD = re.compile(
     r"[A-Z][a-z]{2,18}(\s+[A-Za-z][a-z]{0,18})*|"  # Lysozyme, Receptor binding domain
     r"(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z]{3,6}|"  # scFv
+    r"(?=\S{7,19}$)[A-Z][a-z]+(?:[A-Z][a-z]*)+|"  # SpikeRbd
     r"(?i:[a-z]{3,16}(mab|fusp)(\s+[a-z]{3,12})*)|"  # IMDEVIMAB, belantamab mafodotin; few
     # sequences have the residues B and U, and none so short
     r"(?i:(same|see|not|no|identical|unknown)\s[a-z\s]{2,40})"  # same as above, not determined
@@ -398,8 +399,8 @@ _OTHER_SEPARATOR = re.compile(
 )
 """Other signs between chains, which are no parts of a name."""
 _LISTED = r"""'([A-Za-z*|:\s]*)'|"([A-Za-z*|:\s]*)"|None|nan"""
-_LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:\s*,\s*(?:{_LISTED}))*\s*,?\s*[\])]\s*")
-"""Chains as pandas writes a list of them: ``['EVQ', 'DIQ']``."""
+_LIST = re.compile(rf"\s*[\[(]\s*(?:{_LISTED})(?:(?:[,\s]|\\n)+(?:{_LISTED}))*\s*,?\s*[\])]\s*")
+"""Chains as pandas and NumPy write a list of them: ``['EVQ', 'DIQ']``, also without the comma."""
 
 
 class EmptySequence(SequenceError):
@@ -481,6 +482,11 @@ def unlisted(text: str) -> str:
         return text if _CLEAN.fullmatch(text) else _OTHER_SEPARATOR.sub("|", text)
     chains = [single or double for single, double in re.findall(_LISTED, text)]
     return "|".join(filter(None, chains))
+
+
+def are_joined(cell: object) -> bool:
+    """Tell whether a cell has chains that `unlisted` finds by a sign that is no sure separator."""
+    return isinstance(cell, str) and _OTHER_SEPARATOR.search(cell) is not None
 
 
 def joined_list(cell: Any) -> Any:  # noqa: ANN401 - any cell

@@ -7,7 +7,6 @@ Column names are recognized as people write them (``VH``, ``Ab_heavy_chain_seq``
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
@@ -102,6 +101,8 @@ IS_MUTANT = re.compile(f"^{_MUTANT}|{_MUTANT}$")
 """Names of columns, simplified, that hold variants, beside their parents in others."""
 LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
+_BARE = re.compile(r"\w+=[\w=-]*\w", re.ASCII)
+"""What needs no quotation marks in a shell, nor in a sentence, unlike the dot of ``KD..nM.``."""
 UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
 """Columns of the index that pandas writes."""
 LISTED_NAMES = 12
@@ -175,9 +176,11 @@ def may_hold(
 
 def column_option(role: str, name: object) -> str:
     """Spell the option that gives a role a column, or none, as it is pasted into a shell."""
-    if not name:
-        return f"--column '{role}='"
-    return f"--column {shlex.quote(f'{role}={name}')}"
+    text = f"{role}={name or ''}"
+    if _BARE.fullmatch(text):
+        return f"--column {text}"
+    escaped = text.replace("'", "'\"'\"'")
+    return f"--column '{escaped}'"
 
 
 def quote_names(names: Iterable[Hashable]) -> str:

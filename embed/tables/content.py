@@ -7,7 +7,7 @@ hold the chains of one another is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -72,7 +72,7 @@ _RECEPTOR = re.compile(
     r"(?<![a-z])(tcr|tr)[ _.-]?((?P<light>a|alpha|g|gamma)|b|beta|d|delta)(?![a-z])", re.IGNORECASE
 )
 """Names of columns of T cell receptor chains; those without D segments are like light chains."""
-LINKER = re.compile("linker", re.IGNORECASE)
+_LINKER = re.compile("linker", re.IGNORECASE)
 """Names of columns of what joins chains or antibodies."""
 _ANTIGEN_CHAIN = re.compile("(antigen|ag|target)(?!.*(epitope|peptide|germline|nt|dna)).*")
 """Names of columns, simplified, that may hold a chain of antigens."""
@@ -97,13 +97,40 @@ _NOT_RESIDUES = str.maketrans(REPLACED, "X" * len(REPLACED), "-.*")
 """Spelling of a sequence that may be aligned, and its residues that are read as X."""
 
 
+def with_content(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
+    """Choose columns by what they hold, where their names do not decide; say which."""
+    roles = roles_by_content(table, options)
+    columns = dict(table.columns)
+    string = columns.get("antibody")
+    chains = {role: columns[role] for role in CHAIN_ROLES if role in columns}
+    is_open = roles.keys().isdisjoint(chains) and options.columns.keys().isdisjoint(chains)
+    if string and is_open and all(holds_names(table, name) for name in chains.values()):
+        if holds_sequences(table, string):
+            columns = {role: name for role, name in columns.items() if role not in chains}
+    remarks = []
+    for role, name in roles.items():
+        instead = columns.get(role)
+        if instead is not None:
+            held = "nucleotides" if holds_nucleotides(table, instead) else "no sequences"
+            held = "names" if holds_names(table, instead) else held
+            remarks.append(f"column {name!r} is used as {role}: {instead!r} holds {held}")
+        elif role in ANTIBODY_ROLES and role not in table.ties:
+            remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
+    ties = {role: names for role, names in table.ties.items() if role not in roles}
+    return replace(table, columns=columns | roles, ties=ties), remarks
+
+
 def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[str, str]:
     """Choose columns by their cells: for roles that several fit, and for chains that none fits.
 
     Of several, it is the only one that holds sequences. A chain without a column gets the only
     column of such variable domains, if the other chain has one, or if both are called by letters.
     """
-    columns = {**_of_residues(table, options), **_among_ties(table)}
+    columns = _of_residues(table, options)
+    for tied_role in filter(table.ties.get, SEQUENCE_ROLES):
+        held = [name for name in table.ties[tied_role] if holds_sequences(table, name)]
+        if len(held) == 1:
+            columns[tied_role] = held[0]
     if options.parent is not None or "antibody" in options.columns:
         return columns
     if not any(map(table.has, ANTIBODY_ROLES)):  # `scfv` may also tell whether it is one
@@ -111,27 +138,22 @@ def roles_by_content(table: Table, options: TableOptions = _DEFAULTS) -> dict[st
         strings = [name for name in formats if domain_cells(table, name)]
         if len(strings) == 1:
             return {**columns, "antibody": strings[0]}
-    absent: list[str] = []
-    for role in CHAIN_ROLES:
-        if not table.has(role) and role not in options.columns:
-            absent.append(role)
-    if not absent:
-        return columns
-    taken = {*columns.values()}
+    absent = [x for x in CHAIN_ROLES if not table.has(x) and x not in options.columns]
     named: dict[str, str] = {}
     for absent_role in absent:
-        name = _only_column_of(table, absent_role, taken)
+        name = _only_column_of(table, absent_role, {*columns.values()})
         if name:
             named[absent_role] = name
     if len(absent) == 1:  # beside an antibody in one string, it may be a part of that
-        other = "light" if absent == ["heavy"] else "heavy"
-        return {**columns, **named} if table.has(other) else columns
+        is_beside = table.has("light" if absent == ["heavy"] else "heavy")
+        return columns | named if is_beside else columns
     are_letters = len(named) == len(CHAIN_ROLES) and all(
         _CHAIN_LETTERS[role].fullmatch(simplified(name)) for role, name in named.items()
     )
     string = table.columns.get("antibody")
-    has_strings = string is not None and holds_sequences(table, string)
-    return {**columns, **named} if are_letters and not has_strings else columns
+    if are_letters and not (string is not None and holds_sequences(table, string)):
+        return columns | named
+    return columns
 
 
 def _only_column_of(table: Table, role: str, taken: set[str]) -> str:
@@ -211,17 +233,6 @@ def holds_names(table: Table, name: str) -> bool:
     return bool(texts) and not (any(map(is_sequence, texts)) or are_peptides(texts))
 
 
-def _among_ties(table: Table) -> dict[str, str]:
-    """Choose, for each role that several columns fit, the only one that holds sequences."""
-    columns: dict[str, str] = {}
-    for role, names in table.ties.items():
-        if role in SEQUENCE_ROLES:
-            held = [name for name in names if _sequences_in(table, name)]
-            if len(held) == 1:
-                columns[role] = held[0]
-    return columns
-
-
 def _sequences_in(table: Table, name: str, *, nucleotides: bool = False) -> list[str]:
     """Return some texts of a column if most of them are sequences, or nucleotides, else nothing."""
     cells = table.frame[name].iloc[:CHUNK_ROWS].dropna()
@@ -273,14 +284,6 @@ def is_peptide(text: str) -> bool:
     return _PEPTIDE.fullmatch(text.strip()) is not None and not is_word(text)
 
 
-def role_by_name(name: str) -> str:
-    """Tell which role of antibodies a column is named like; empty if it is named like antigens."""
-    if receptor := _RECEPTOR.search(name):
-        return "light" if receptor["light"] else "heavy"
-    is_antibody = _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
-    return "antibody" if is_antibody else ""
-
-
 def are_peptides(texts: Sequence[str]) -> bool:
     """Tell whether texts, none of which is a known name, are rather peptides than names."""
     peptides = [text for text in texts if is_peptide(text) and len(text) >= SHORTEST_PEPTIDE]
@@ -322,6 +325,55 @@ def role_by_content(table: Table, name: str) -> str:
     return most[0] if most else "antibody"
 
 
+def suggest_columns(table: Table, no_antigen: bool) -> str:
+    """Propose columns by their content, if no column is of antibodies; empty without sequences."""
+    antibodies, antigens = propose_columns(table, no_antigen)
+    advice = []
+    if not antibodies:
+        whole = [name for name in table.names if not REGION.search(name)]
+        coded = [name for name in whole if holds_nucleotides(table, name)]
+        hold = f"{quote_some(coded)} {'holds' if len(coded) == 1 else 'hold'}"
+        if coded:
+            advice.append(f"{hold} nucleotides: translate them into amino acids.")
+    if antibodies or antigens:
+        advice.append(f"By their content: {f'{antibodies} {antigens}'.strip()}.")
+    return " ".join(advice)
+
+
+def propose_columns(table: Table, no_antigen: bool = False) -> tuple[str, str]:
+    """Propose columns of antibodies and of antigens by their content: one for each role, or more.
+
+    Those that may play one role are alternatives; either may be empty.
+    """
+    other = "heavy" if no_antigen else "antigen"
+    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
+    for name in table.names:
+        role = "" if REGION.search(name) else role_by_content(table, name)
+        if role == "antigen":
+            role = "" if _LINKER.search(name) else _role_by_name(name) or other
+        if role:
+            proposals[role].append(column_option(role, name))
+    heavy = _any_of(proposals["heavy"])
+    light = _any_of(proposals["light"])
+    paired = f"{heavy} {light}".strip()
+    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
+    return antibodies, _any_of(proposals["antigen"])
+
+
+def _role_by_name(name: str) -> str:
+    """Tell which role of antibodies a column is named like; empty if it is named like antigens."""
+    if receptor := _RECEPTOR.search(name):
+        return "light" if receptor["light"] else "heavy"
+    is_antibody = _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
+    return "antibody" if is_antibody else ""
+
+
+def _any_of(options: Sequence[str]) -> str:
+    """Join alternatives, in parentheses; empty without any."""
+    listed = " or ".join(options)
+    return f"({listed})" if len(options) > 1 else listed
+
+
 def refuse_other_header(table: Table) -> None:
     """Refuse a table that lacks a line of names, or has lines above it.
 
@@ -339,8 +391,9 @@ def refuse_other_header(table: Table) -> None:
                 "names of the columns. Add a line with them, such as heavy,light,antigen,pKd."
             )
             raise MissingColumn(msg)
-    for number, texts in enumerate(_first_texts(table, CHECKED_AT_MOST)):
-        names = [*filter(None, texts)]
+    first = table.frame.head(CHECKED_AT_MOST)
+    for number, cells in enumerate(zip(*(listed_cells(first[x]) for x in first), strict=True)):
+        names = [text for cell in cells if isinstance(cell, str) and (text := cell.strip())]
         if any(map(LONG_RUN.search, names)):  # a pair, beside the types of its chains
             return
         if len(may_hold(names, {}, SEQUENCE_ROLES)) > 1:
@@ -352,20 +405,6 @@ def refuse_other_header(table: Table) -> None:
             raise MissingColumn(msg)
 
 
-def _first_texts(table: Table, rows: int) -> list[tuple[str, ...]]:
-    """Return the texts in the first rows, without spaces at their ends; empty for other cells."""
-    columns = []
-    for name in table.names:
-        cells = listed_cells(table.frame[name].iloc[:rows])
-        columns.append([cell.strip() if isinstance(cell, str) else "" for cell in cells])
-    return [*zip(*columns, strict=True)]
-
-
-def _as_options(roles: Iterable[tuple[str, str]]) -> str:
-    """Spell the options that give roles other columns."""
-    return " ".join(column_option(role, name) for role, name in roles)
-
-
 def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> None:
     """Refuse a table whose columns hold the chains of one another, by a sample of each."""
     columns = {role: name for role, name in table.columns.items() if role in SEQUENCE_ROLES}
@@ -375,11 +414,12 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
     light = held.get("light")
     exchanged = (heavy == "light" and light != "light") or (light == "heavy" and heavy != "heavy")
     if exchanged and options.chains != "auto":
-        swapped = [("heavy", columns.get("light", "NAME")), ("light", columns.get("heavy", "NAME"))]
+        heavy_option = column_option("heavy", columns.get("light", "NAME"))
+        light_option = column_option("light", columns.get("heavy", "NAME"))
         msg = (
             f"{table.source}: most rows hold a light chain in the place of the heavy one, or the "
             "reverse; expected heavy and light. Exchange the columns with "
-            f"{_as_options(swapped)}, or use --chains auto."
+            f"{heavy_option} {light_option}, or use --chains auto."
         )
         raise TableError(msg)
     # antigens may be antibodies, so that they alone decide nothing
@@ -388,11 +428,11 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
         return
     content = role_by_content(table, antigens)
     if content not in ("antigen", ""):
-        swapped = [(content, antigens), ("antigen", columns[others[0]])]
         msg = (
             f"{table.source}: most antigens are variable domains of antibodies, and most "
             "antibodies hold another chain; expected antibodies and antigens. Exchange the columns "
-            f"with {_as_options(swapped)}."
+            f"with {column_option(content, antigens)} "
+            f"{column_option('antigen', columns[others[0]])}."
         )
         raise TableError(msg)
 

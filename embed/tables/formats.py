@@ -464,10 +464,10 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
         raise ValueError(msg)
     if len(sheets) > 1:
         names = ", ".join(map(repr, sheets))
-        example = shlex.quote(next(iter(sheets)))
+        example = next(iter(sheets)).replace("'", "'\"'\"'")
         msg = (
-            f"it has {len(sheets)} sheets with values, {names}; choose one with --sheet {example} "
-            "or the like"
+            f"it has {len(sheets)} sheets with values, {names}; choose one with --sheet "
+            f"'{example}' or the like"
         )
         raise ValueError(msg)
     ((cells, remarks),) = sheets.values()
@@ -824,7 +824,7 @@ def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
         msg = (
             f"{file}: not a supported table format; expected a name that ends in "
             f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
-            "Convert or rename it."
+            "Convert, unpack or rename it."
         )
         raise TableError(msg)
     if sheet is not None and suffix not in EXCEL:
@@ -954,6 +954,7 @@ FORMATS: dict[str, Callable[[IO[bytes], ReadOptions], Iterator[Chunk]]] = {
     ".csv": read_text,
     ".tsv": read_text,
     ".txt": read_text,
+    ".tab": read_text,
     ".json": read_json,
     ".jsonl": read_json,
     ".ndjson": read_json,

@@ -16,8 +16,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, count
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar
@@ -47,14 +48,18 @@ from abag.embed.tables.content import (
     are_peptides,
     distinct_texts,
     drop_unused_roles,
-    holds_names,
     holds_sequences,
     refuse_exchanged,
-    roles_by_content,
+    with_content,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
 from abag.embed.tables.options import MOST_RESIDUE, AntibodyRegion, BadRows, Numbering, TableOptions
-from abag.embed.tables.references import References, find_references, with_references
+from abag.embed.tables.references import (
+    References,
+    find_references,
+    refuse_rows_of_chains,
+    with_references,
+)
 from abag.embed.tables.table import OneTable, Table, TableLike, open_table
 
 T = TypeVar("T", bound=TableOptions)
@@ -63,10 +68,10 @@ DecideLabel: TypeAlias = Callable[[Table], Any]
 
 Its ``describing`` has the roles of columns that say more of it, and remarks on these."""
 FILE_COLUMNS = ("file", "source_file", "joined_file")
-"""Names of the column that names the table of a row; the first that is free."""
+"""Names of the column that names the table of a row: the first that is free, or else one more."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns of measurements: what a run remembers of its label is another record."""
-OF_ANTIBODIES = frozenset(ANTIBODY_ROLES)
+
 LONGEST_PATH = 4096
 
 
@@ -266,7 +271,10 @@ class Layout:
                 canonical.setdefault(role, column)
         files = [_with_names_of(canonical, file) for file in files]
         names = [*dict.fromkeys(chain.from_iterable(file.names for file in files))]
-        file_column = "" if is_one else _free_name(names, files[0].source)
+        file_column = ""
+        if not is_one:
+            proposed = chain(FILE_COLUMNS, (f"file_{number}" for number in count(2)))
+            file_column = next(name for name in proposed if name not in names)
         have_types = {_has_types(part) for part in tables}
         columns_differ = len({file.names for file in files}) > 1
         return cls(
@@ -329,7 +337,7 @@ class Layout:
         most = None if self.limit is None else self.limit - start
         chunks = self._open.pop(number, None)
         if chunks is None:
-            chunks = open_table(file.table, file.options, self._reading)
+            chunks = open_table(file.table, replace(self._reading, table=file.options))
         for chunk in chunks:
             first = int(chunk.frame.index[0])
             if most is not None and first >= most:
@@ -385,7 +393,7 @@ def _open_file(
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)
     options = replace(options, columns={**of_run, **options.columns})
-    chunks = open_table(table, options, reading)
+    chunks = open_table(table, replace(reading, table=options))
     first = next(chunks)
     present = {*first.names}
     chosen = {}
@@ -399,13 +407,14 @@ def _open_file(
         instead = top.columns.get(role)
         if used and used not in present and instead is not None:
             say(f"{top.source}: column {instead!r} is used as {role}; the run used {used!r}")
-    top, remarks = _with_content(top, options)
+    top, remarks = with_content(top, options)
     options = _with_antigen(top, options, remembered)
     options, references = _with_parent(top, options, reading.kinds, remembered)
     top = with_references(top, references)
     found = top.columns
     top, ignored = drop_unused_roles(top, options)
     refuse_exchanged(top, options, reading.kinds)
+    refuse_rows_of_chains(top, options)
     replaced = {role: column for role, column in found.items() if role not in top.columns}
     if options.parent is None:  # a string may have a chain that the columns of chains lack
         replaced.pop("antibody", None)
@@ -431,36 +440,12 @@ def _open_file(
     return file, chain([first], chunks)
 
 
-def _with_content(top: Table, options: TableOptions) -> tuple[Table, list[str]]:
-    """Choose columns by what they hold, where their names do not decide; say which."""
-    roles = roles_by_content(top, options)
-    remarks = []
-    string = top.columns.get("antibody", "")
-    chains = {role: top.columns[role] for role in CHAIN_ROLES if role in top.columns}
-    are_names = roles.keys().isdisjoint(chains) and all(
-        holds_names(top, name) for name in chains.values()
-    )
-    if are_names and string and options.columns.keys().isdisjoint(chains):
-        if holds_sequences(top, string):
-            columns = {role: name for role, name in top.columns.items() if role not in chains}
-            top = replace(top, columns=columns)
-    for role, name in roles.items():
-        if role in top.columns:
-            instead = top.columns[role]
-            held = "names" if holds_names(top, instead) else "nucleotides"
-            remarks.append(f"column {name!r} is used as {role}: {instead!r} holds {held}")
-        elif role in ANTIBODY_ROLES and not top.has(role):
-            remarks.append(f"column {name!r} is used as {role}: it holds {role} variable domains")
-    ties = {role: names for role, names in top.ties.items() if role not in roles}
-    return replace(top, columns={**top.columns, **roles}, ties=ties), remarks
-
-
 def read_top_row(table: TableLike, options: TableOptions) -> Table:
     """Return the first row of a table, with the roles that its columns have by their names."""
     of_file = TableOptions(
         limit=1, chains=options.chains, sheet=options.sheet, matrix=options.matrix
     )
-    return next(open_table(tables_of(table)[0], of_file, ReadOptions())).with_roles({})
+    return next(open_table(tables_of(table)[0], ReadOptions(table=of_file))).with_roles({})
 
 
 def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout:
@@ -482,18 +467,6 @@ def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout
         renamed[name] = new
     names = tuple(renamed.get(name, name) for name in file.names)
     return replace(file, names=names, renamed=renamed)
-
-
-def _free_name(names: Sequence[str], source: str) -> str:
-    """Return a name for the column that names the table of a row."""
-    free = [name for name in FILE_COLUMNS if name not in names]
-    if not free:
-        msg = (
-            f"{source}: has the columns {', '.join(FILE_COLUMNS)}, so that none is left to name "
-            "the tables; expected one of these free. Rename one."
-        )
-        raise TableError(msg)
-    return free[0]
 
 
 def tables_of(table: TableLike) -> list[OneTable]:
@@ -558,47 +531,43 @@ def _named_by_run(options: TableOptions, remembered: LayoutRecord) -> dict[str, 
     """Return the columns that the user named for the run, where none is named for this table."""
     # mutations are of the run's parent or antigen only together with it
     taken = {*options.columns, *MUTATION_ROLES}
-    if taken & OF_ANTIBODIES or options.parent is not None:
-        taken |= OF_ANTIBODIES
-    if options.antigen is not None or options.no_antigen:
-        taken.add("antigen")
+    for kind in options.decided:
+        taken.update(ROLES_OF[kind])
     return {role: name for role, name in remembered.named().items() if role not in taken}
 
 
 def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
     """Add the antigen of the run, unless a table has antigens of its own."""
-    is_given = options.antigen is not None or options.no_antigen or "antigen" in options.columns
-    if is_given or not remembered.antigen:
+    if "antigen" in options.decided or not remembered.antigen:
         return options
-    column = None if "antigen" in top.ties else top.columns.get("antigen")
-    if not top.has("antigen") or (column is not None and not holds_sequences(top, column)):
-        say(f"{top.source}: the antigen of the run is taken for all rows")
-        completed = _with_mutations(top, options, remembered, "antigen_mutations")
-        return replace(completed, antigen=remembered.antigen)
-    if column is not None:
+    if "antigen" in top.ties:
+        return options
+    column = top.columns.get("antigen")
+    if column is not None and holds_sequences(top, column):
         say(f"{top.source}: antigens are those of column {column!r}, not that of the run")
-    return options
+        return options
+    say(f"{top.source}: the antigen of the run is taken for all rows")
+    completed = _with_mutations(top, options, remembered, "antigen_mutations")
+    return replace(completed, antigen=remembered.antigen)
 
 
 def _with_parent(
     top: Table, options: T, kinds: Sequence[Kind], remembered: LayoutRecord
 ) -> tuple[T, References]:
     """Find what cells refer to: as the table or the user says, or as in the run."""
-    is_given = options.parent is not None or bool(options.columns.keys() & OF_ANTIBODIES)
-    has_antibodies = any(top.has(role) for role in OF_ANTIBODIES)
-    if remembered.parent and not is_given and not has_antibodies:
-        completed = _with_mutations(top, options, remembered, "mutations")
-        completed = replace(completed, parent=remembered.parent)
-        completed = _with_names(top, completed, remembered, kinds)
-        try:
-            references = find_references(top, completed, kinds)
-        except MissingColumn:
-            pass  # no column of mutations: the parent of the run is none of this table
+    if remembered.parent and "antibody" not in options.decided:
+        if any(map(top.has, ANTIBODY_ROLES)):
+            say(
+                f"{top.source}: antibodies are those of the table, not variants of the run's parent"
+            )
         else:
-            say(f"{top.source}: mutations are of the parent of the run")
-            return completed, references
-    elif remembered.parent and not is_given:
-        say(f"{top.source}: antibodies are those of the table, not variants of the run's parent")
+            completed = _with_mutations(top, options, remembered, "mutations")
+            completed = replace(completed, parent=remembered.parent)
+            completed = _with_names(top, completed, remembered, kinds)
+            with suppress(MissingColumn):  # of mutations: the parent of the run is none here
+                references = find_references(top, completed, kinds)
+                say(f"{top.source}: mutations are of the parent of the run")
+                return completed, references
     options = _with_names(top, options, remembered, kinds)
     return options, find_references(top, options, kinds)
 

@@ -55,8 +55,10 @@ _CODES = {
 }  # fmt: skip
 _CODE = f"(?:{'|'.join(_CODES)})"
 _LONG = re.compile(rf"(?<![A-Z]){_CODE}(?=\d)|(?:(?<=[\d()])|(?<=\d[A-Z])){_CODE}")
-_HEAVY_NAMES = frozenset(("H", "HC", "VH", "VHH", "HEAVY", "HEAVYCHAIN"))
-_LIGHT_NAMES = frozenset(("L", "LC", "VL", "VK", "LIGHT", "LIGHTCHAIN"))
+_CHAIN_IDS: Mapping[str, ChainId] = {
+    **dict.fromkeys(("HC", "VH", "VHH", "HEAVY", "HEAVYCHAIN"), "H"),
+    **dict.fromkeys(("LC", "VL", "VK", "LIGHT", "LIGHTCHAIN"), "L"),
+}
 _CHAIN_WORD = "(?:HEAVY|LIGHT)(?:[ _]?CHAIN)?|VHH|VH|VL|VK|HC|LC"
 # a digit is a chain only where it cannot be a position: 5_9A may be of two residues
 _CHAIN = (
@@ -244,7 +246,8 @@ def _read_match(match: re.Match[str], text: str) -> Mutation:
     if inner and parts["chain"]:
         msg = f"{quoted(text)} names two chains, {parts['chain']} and {inner}; expected one"
         raise BadMutation(msg)
-    chain = _chain_id(parts["chain"] or inner)
+    letters = re.sub("[ _]", "", parts["chain"] or inner)
+    chain = _CHAIN_IDS.get(letters, letters)
     wild = parts["wild"] or ""
     position = _lettered(parts["position"])
     last_wild = parts.get("last_wild") or wild
@@ -273,13 +276,6 @@ def _read_match(match: re.Match[str], text: str) -> Mutation:
         residues=residues,
         inserts=bool(inserted),
     )
-
-
-def _chain_id(name: str) -> ChainId:
-    letters = re.sub("[ _]", "", name)
-    if letters in _HEAVY_NAMES:
-        return "H"
-    return "L" if letters in _LIGHT_NAMES else letters
 
 
 def _lettered(position: str) -> str:
@@ -313,7 +309,15 @@ def mutate(parent: str, text: str, rules: MutationRules) -> str:
         edit = _edit(mutation, chain, chains[chain], rules)
         edits.setdefault(chain, []).append(edit)
     for chain, chain_edits in edits.items():
-        chains[chain] = _apply(chains[chain], chain_edits, text)
+        # from the end of the chain, so that the places before stay valid
+        ordered = sorted(chain_edits, reverse=True)
+        for later, earlier in pairwise(ordered):
+            is_same_place = (later.start, later.end) == (earlier.start, earlier.end)  # insertions
+            if later.start < earlier.end or is_same_place:
+                msg = f"{quoted(text)} changes a residue twice; expected one mutation per residue"
+                raise BadMutation(msg)
+        for start, end, residues in ordered:
+            chains[chain] = chains[chain][:start] + residues + chains[chain][end:]
     return "|".join(chains.values())
 
 
@@ -404,14 +408,15 @@ class _Edit(NamedTuple):
 def _edit(mutation: Mutation, chain: ChainId, residues: str, rules: MutationRules) -> _Edit:
     """Find the residues to replace, and compare them with the wild type."""
     places = _positions(residues, chain, rules.numbering, rules.first_residue)
-    where = _CHAIN_WORDS[chain] if rules.kind == "antibody" else "the antigen"
+    is_of_antibody = rules.kind == "antibody"
+    where = _CHAIN_WORDS[chain] if is_of_antibody else "the antigen"
     pairs = [(mutation.position, mutation.wild), (mutation.last, mutation.last_wild)]
     shown = quoted(mutation.text)
     for position, wild in pairs:
         if position not in places:
             if not places:
                 hint = "no variable domain is recognized"
-            elif rules.numbering == "sequential" and position[-1:].isalpha():
+            elif is_of_antibody and rules.numbering == "sequential" and position[-1:].isalpha():
                 hint = "52A and the like are of --numbering imgt, kabat or chothia"
             else:
                 hint = f"it has {next(iter(places))} to {[*places][-1]}"
@@ -442,19 +447,6 @@ def _positions(
     return locate_positions(residues, name, numbering)
 
 
-def _apply(residues: str, edits: Sequence[_Edit], text: str) -> str:
-    """Replace residues from the end of the chain, so that the places before it stay valid."""
-    ordered = sorted(edits, reverse=True)
-    for later, earlier in pairwise(ordered):
-        is_same_place = (later.start, later.end) == (earlier.start, earlier.end)  # two insertions
-        if later.start < earlier.end or is_same_place:
-            msg = f"{quoted(text)} changes a residue twice; expected one mutation per residue"
-            raise BadMutation(msg)
-    for start, end, new in ordered:
-        residues = residues[:start] + new + residues[end:]
-    return residues
-
-
 # --- other numbers --------------------------------------------------------------------------------
 
 
@@ -466,10 +458,11 @@ def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -
     tried = [(parent, text) for parent, text in variants[:LOOKED_AT] if _read(text)]
     if len(tried) < LEAST_VARIANTS:
         return ""
-    counts: dict[MutationRules, int] = {}
-    for other in _other_rules(tried, rules):
-        if other != rules:
-            counts[other] = _count_fitting(tried, other)
+    counts = {
+        other: _count_fitting(tried, other)
+        for other in _other_rules(tried, rules)
+        if other != rules
+    }
     most = max(counts.values(), default=0)
     if most < ENOUGH * len(tried) or most <= _count_fitting(tried, rules):
         return ""
@@ -480,6 +473,20 @@ def propose_numbers(variants: Sequence[tuple[str, str]], rules: MutationRules) -
         elif count == most:
             options.append(f"--numbering {other.numbering}")
     return f"{most:,} of {len(tried):,} variants fit {' or '.join(options)}."
+
+
+def propose_antigen(variants: Sequence[tuple[str, str]], antigen: str, column: str) -> str:
+    """Name the options with which nearly all mutations of an antibody are those of the antigen."""
+    tried = [(antigen, text) for _, text in variants[:LOOKED_AT] if _read(text)]
+    rules = MutationRules(kind="antigen")
+    counts = {other: _count_fitting(tried, other) for other in (rules, *_other_rules(tried, rules))}
+    best = max(counts, key=lambda other: counts[other])
+    if len(tried) < LEAST_VARIANTS or counts[best] < ENOUGH * len(tried):
+        return ""
+    option = column_option("antigen_mutations", column)
+    if best.first_residue != 1:
+        option += f" --first-residue {best.first_residue}"
+    return f"{counts[best]:,} of {len(tried):,} variants fit the antigen: use {option}."
 
 
 def _other_rules(variants: Sequence[tuple[str, str]], rules: MutationRules) -> list[MutationRules]:

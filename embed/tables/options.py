@@ -13,6 +13,7 @@ from abag.core.errors import OptionError
 from abag.core.messages import quoted
 from abag.core.options import Options, option
 from abag.embed.tables.chains import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
     MUTATIONS,
@@ -214,6 +215,15 @@ class TableOptions(BadRowOptions, FileOptions, ReferenceOptions, group="Data"):
     def kinds(self) -> tuple[Kind, ...]:
         """Kinds of sequences that the rows have; antibodies alone have no antigen."""
         return KINDS[:1] if self.no_antigen else KINDS
+
+    @property
+    def decided(self) -> frozenset[Kind]:
+        """Kinds whose sequences the user named: by columns, by one for all rows, or as none."""
+        is_given = {
+            "antibody": self.parent is not None or bool(self.columns.keys() & {*ANTIBODY_ROLES}),
+            "antigen": self.antigen is not None or self.no_antigen or "antigen" in self.columns,
+        }
+        return frozenset(kind for kind in KINDS if is_given[kind])
 
     def check_combination(self) -> None:
         """Raise `OptionError` if several options say what the antigen is."""

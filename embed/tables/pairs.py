@@ -596,6 +596,11 @@ _FOUND = {
     ),
     "stopped antibody": ("stopped_antibodies", _STOPPED),
     "stopped antigen": ("stopped_antigens", _STOPPED),
+    "joined antigen": (
+        "joined_antigens",
+        "with another sign than |, such as a comma or _, between long runs of residues: read as "
+        "several chains",
+    ),
     "divided antigen": (
         "divided_antigens",
         "with blanks between runs of unequal lengths, read as one chain: if these are several, "

@@ -102,8 +102,8 @@ _CHAIN_NAMES = {
     **dict.fromkeys(("AG", "ANTIGEN"), "antigen"),
 }
 """Roles of chains as a column of a table of sequences names them."""
-_Key = tuple[str, str]
-"""Role and name."""
+_Key = tuple[str, str, bool]
+"""Role and name, and whether the role is the ending of the record's name: see `Entry`."""
 SAMPLED = 20
 """Named sequences whose domains are looked for."""
 
@@ -151,9 +151,7 @@ class NamedSequences:
     source: str
     """Names of the files."""
     of: Mapping[_Key, _Places]
-    """Entries by role and whole name."""
-    chains: Mapping[_Key, _Places]
-    """Entries by role and name less the ending that says the role."""
+    """Entries by role and whole name, and by role and name less the ending that says the role."""
     alike: tuple[Mapping[str, frozenset[str]], ...]
     """Names by `_folded` name, and by a part of one."""
     problems: tuple[str, ...] = ()
@@ -173,8 +171,8 @@ class NamedSequences:
         if not name:
             return None
         text = self._named(role, name)
-        if self._is_record(name):
-            return text
+        if any((any_role, name, False) in self.of for any_role in (*SEQUENCE_ROLES, ANY)):
+            return text  # a record has this very name
         if text is not None:
             return text if role != "antibody" else self._completed(text, name)
         similar = self._similar(role, name)
@@ -192,10 +190,6 @@ class NamedSequences:
             return None
         (chain,) = texts
         return f"{heavy or chain}|{light or chain}"
-
-    def _is_record(self, name: str) -> bool:
-        """Tell whether a record has this very name, in any role."""
-        return any((role, name) in self.of for role in (*SEQUENCE_ROLES, ANY))
 
     def _similar(self, role: str, name: str) -> list[tuple[str, str]]:
         """Return similar names and their texts: of another case, or else those with such a part."""
@@ -215,14 +209,14 @@ class NamedSequences:
 
     def _named(self, role: str, name: str) -> str | None:
         """Return the text of a name that a record has exactly, perhaps less an ending."""
-        whole = self._record(role, name) or self._record(ANY, name)
+        whole = self._text(role, name) or self._text(ANY, name)
         if role == "antigen":
-            part = self._text(self.chains, role, name)
+            part = self._text(role, name, of_ending=True)
             # the antibody of a complex may be called as its antigen is
             return part if part and whole and self._domains(whole) else whole or part
         if role == "antibody":
             return self._antibody(name)
-        if self._record(role, name):
+        if self._text(role, name):
             return whole
         part = self._chain(role, name)
         types = self._domains(whole) if whole else []
@@ -232,34 +226,25 @@ class NamedSequences:
 
     def _antibody(self, name: str) -> str | None:
         """Return the antibody of this name, from one record or from those of its two chains."""
-        if whole := self._record("antibody", name):
+        if whole := self._text("antibody", name):
             return whole
-        heavy = self._record("heavy", name)
-        light = self._record("light", name)
+        heavy = self._text("heavy", name)
+        light = self._text("light", name)
         heavy_part = self._chain("heavy", name)
         light_part = self._chain("light", name)
-        whole = self._record(ANY, name)
+        whole = self._text(ANY, name)
         types = self._domains(whole) if whole else []
         if whole and not (heavy or light):
-            is_pair = bool(heavy_part and light_part)
-            if types == ["heavy"] and light_part and not is_pair and not heavy_part:
-                return f"{whole}|{light_part}"
-            if types == ["light"] and heavy_part and not is_pair and not light_part:
-                return f"{heavy_part}|{whole}"
+            lacks_chain = (types == ["heavy"] and light_part and not heavy_part) or (
+                types == ["light"] and heavy_part and not light_part
+            )
             # an antigen, of which the antibody has its name
             is_other = not types and any(map(self._domains, filter(None, (heavy_part, light_part))))
-            if not is_other:
+            if not (lacks_chain or is_other):
                 return whole
-        if not heavy and whole and types == ["heavy"]:
-            heavy = whole
-        if not light and whole and types == ["light"]:
-            light = whole
-        heavy = heavy or heavy_part
-        light = light or light_part
+        heavy = heavy or (whole if types == ["heavy"] else None) or heavy_part
+        light = light or (whole if types == ["light"] else None) or light_part
         return f"{heavy or ''}|{light or ''}" if heavy or light else None
-
-    def _record(self, role: str, name: str) -> str | None:
-        return self._text(self.of, role, name)
 
     def _chain(self, role: str, name: str) -> str | None:
         """Return the chain of an antibody by the ending of its name, if it is one.
@@ -267,14 +252,14 @@ class NamedSequences:
         cathepsin-L and ferritin light chain are none: a variable domain tells. Without any, the
         names of two chains do.
         """
-        text = self._text(self.chains, role, name)
+        text = self._text(role, name, of_ending=True)
         if text is None or self._domains(text):
             return text
-        other = self._text(self.chains, "light" if role == "heavy" else "heavy", name)
+        other = self._text("light" if role == "heavy" else "heavy", name, of_ending=True)
         return None if other is None or self._domains(other) else text
 
-    def _text(self, entries: Mapping[_Key, _Places], role: str, name: str) -> str | None:
-        places = entries.get((role, name))
+    def _text(self, role: str, name: str, *, of_ending: bool = False) -> str | None:
+        places = self.of.get((role, name, of_ending))
         if places is None:
             return None
         first, *others = places.values()
@@ -327,12 +312,20 @@ class NamedSequences:
     def unknown(self, role: str, cell: object) -> UnknownName:
         """Make the error of a name without a sequence."""
         name = cell_name(cell)
-        names = {named for _, named in [*self.of, *self.chains]}
+        names = {named for _, named, _ in self.of}
         close = [other for other, _ in self._similar(role, name) if other != name]
         if not close and name not in names:
             close = get_close_matches(name, names, n=2, cutoff=0.75)
         hint = f" (did you mean {' or '.join(map(quoted, close[:3]))}?)" if close else ""
         held = f"{role} chain" if role in CHAIN_ROLES else role
+        same = self.of.get((ANY, name, False), {}).values() if role in CHAIN_ROLES else ()
+        types = {kind for entry in same for kind in self._domains(entry.text)}
+        if types:
+            msg = (
+                f"{quoted(name)} is a {' and a '.join(sorted(types))} chain in {self.source}; "
+                f"expected a {held}. Write it into the other column, or correct the file."
+            )
+            return UnknownName(msg)
         msg = (
             f"{quoted(name)} has no {held} sequence in {self.source}{hint}; expected one. Add it "
             "there, or write the whole name."
@@ -347,36 +340,6 @@ def cell_name(cell: object) -> str:
 
 def _folded(name: str) -> str:
     return " ".join(name.lower().split())
-
-
-def name_sequences(
-    entries: Iterable[Entry], source: str, problems: Sequence[str]
-) -> NamedSequences:
-    """Index sequences by name."""
-    of: dict[_Key, dict[str, Entry]] = {}
-    chains: dict[_Key, dict[str, Entry]] = {}
-    whole: dict[str, set[str]] = {}
-    parts: dict[str, set[str]] = {}
-    looked_at: dict[str, None] = {}
-    for entry in entries:
-        named = chains if entry.of_ending else of
-        residues = _residues(entry.text)
-        named.setdefault((entry.role, entry.name), {}).setdefault(residues, entry)
-        whole.setdefault(_folded(entry.name), set()).add(entry.name)
-        for part in _parts(entry.name):
-            parts.setdefault(_folded(part), set()).add(entry.name)
-        if entry.of_ending and residues.isascii():
-            looked_at[entry.text] = None
-    alike = []
-    for names in (whole, parts):
-        alike.append({key: frozenset(similar) for key, similar in names.items()})
-    types: dict[str, list[str]] = {}
-    texts = [*looked_at]
-    # at once, since one by one takes a minute for 100,000 chains
-    for text, number in zip(texts, find_types([*map(_residues, texts)]).tolist(), strict=True):
-        if number in (HEAVY_TYPE, LIGHT_TYPE):
-            types[text] = chain_types(text, number)
-    return NamedSequences(source, of, chains, tuple(alike), tuple(problems), types)
 
 
 def _residues(text: str) -> str:
@@ -420,19 +383,38 @@ def _fasta_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
 
 
 def load_names(paths: Sequence[str | Path]) -> NamedSequences:
-    """Read the sequences of FASTA files and tables by their names.
+    """Read the sequences of FASTA files and tables, and index them by their names.
 
     Raises
     ------
     AbagError
         If a file cannot be read, or names no sequence.
     """
-    entries: list[Entry] = []
+    of: dict[_Key, dict[str, Entry]] = {}
+    whole: dict[str, set[str]] = {}
+    parts: dict[str, set[str]] = {}
+    looked_at: dict[str, None] = {}
     problems: list[str] = []
-    for path in paths:
-        entries += read_entries(Path(path).expanduser(), problems)
+    for entry in chain.from_iterable(read_entries(Path(x).expanduser(), problems) for x in paths):
+        residues = _residues(entry.text)
+        key = (entry.role, entry.name, entry.of_ending)
+        of.setdefault(key, {}).setdefault(residues, entry)
+        whole.setdefault(_folded(entry.name), set()).add(entry.name)
+        for part in _parts(entry.name):
+            parts.setdefault(_folded(part), set()).add(entry.name)
+        if entry.of_ending and residues.isascii():
+            looked_at[entry.text] = None
+    alike = []
+    for names in (whole, parts):
+        alike.append({key: frozenset(similar) for key, similar in names.items()})
+    types: dict[str, list[str]] = {}
+    texts = [*looked_at]
+    # at once, since one by one takes a minute for 100,000 chains
+    for text, number in zip(texts, find_types([*map(_residues, texts)]).tolist(), strict=True):
+        if number in (HEAVY_TYPE, LIGHT_TYPE):
+            types[text] = chain_types(text, number)
     source = ", ".join(Path(path).name for path in paths)
-    return name_sequences(entries, source, problems)
+    return NamedSequences(source, of, tuple(alike), tuple(problems), types)
 
 
 def read_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
@@ -475,10 +457,16 @@ def _sequence_columns(table: Table, path: Path) -> dict[str, str]:
     columns = {**table.columns, **roles_by_content(table)}
     roles: dict[str, str] = {}
     for role, name in columns.items():
-        if role in SEQUENCE_ROLES and _holds_chains(table, name, role):
-            roles[role] = name
-    if _GENERIC_SEQUENCE.fullmatch(simplified(roles.get("antibody", ""))):
-        roles[ANY] = roles.pop("antibody")  # "sequence" is a name for those of antigens, too
+        if role not in SEQUENCE_ROLES:
+            continue
+        # antigens may be peptides, and "sequence" is a name for those of antigens, too
+        is_generic = _GENERIC_SEQUENCE.fullmatch(simplified(name)) is not None
+        may_be_peptides = role == "antigen" or is_generic
+        are_chains = holds_sequences(table, name) or (
+            may_be_peptides and are_peptides(distinct_texts(table, name))
+        )
+        if are_chains:
+            roles[ANY if role == "antibody" and is_generic else role] = name
     if not roles:
         others = [name for name in table.names if holds_sequences(table, name)]
         if len(others) != 1:
@@ -487,14 +475,6 @@ def _sequence_columns(table: Table, path: Path) -> dict[str, str]:
             raise MissingColumn(with_found(problem, table.names, advice))
         roles[ANY] = others[0]
     return roles
-
-
-def _holds_chains(table: Table, name: str, role: str) -> bool:
-    """Tell whether a column of a role holds sequences; those of antigens may be peptides."""
-    if holds_sequences(table, name):
-        return True
-    may_be_antigens = role == "antigen" or _GENERIC_SEQUENCE.fullmatch(simplified(name))
-    return bool(may_be_antigens) and are_peptides(distinct_texts(table, name))
 
 
 def _chain_roles(table: Table) -> list[str]:
@@ -506,6 +486,22 @@ def _chain_roles(table: Table) -> list[str]:
             if ANY not in roles:
                 return roles
     return [ANY] * len(table.frame)
+
+
+def refuse_rows_of_chains(table: Table, options: TableOptions) -> None:
+    """Refuse a table whose rows are heavy and light chains, which would be an antibody each."""
+    column = table.columns.get("antibody", "")
+    roles = _chain_roles(table)
+    if not column or column in options.columns.values() or not {*CHAIN_ROLES} <= {*roles}:
+        return
+    cells = zip(roles, table.frame[column].head(SAMPLED).map(cell_text), strict=False)
+    if all(domain_types(_residues(text)) == [role] for role, text in cells):
+        msg = (
+            f"{table.source}: column {column!r} holds one chain per row, heavy or light; expected "
+            "an antibody per row. Write both chains into one row, in columns heavy and light, or "
+            f"add {column_option('antibody', column)}, if each chain is an antibody."
+        )
+        raise ColumnError(msg)
 
 
 def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
@@ -605,6 +601,8 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
             remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     by_name = frozenset(columns)
     mutations, further, split = mutation_columns(table, options, kinds)
+    if not mutations:
+        remarks += describe_unapplied(replace(table, columns={**table.columns, **columns}))
     light = further.get(LIGHT_MUTATIONS, "")
     parts = [further[role] for role in MUTATION_PARTS if role in further]
     has_peptides = (
@@ -649,14 +647,14 @@ def _mutation_rules(
     # one column for both kinds: then the chain of a mutation says of which it is
     is_shared = len({*mutations.values()}) < len(mutations)
     first = options.first_residue
-    rules: dict[Kind, MutationRules] = {}
-    for kind in mutations:
-        rules[kind] = MutationRules(kind=kind, first_residue=first, shared=is_shared)
-    if "antibody" in rules:  # schemes are those of variable domains
-        first = 1 if "antigen" in mutations else first
-        numbered = replace(rules["antibody"], numbering=options.numbering, first_residue=first)
-        rules["antibody"] = numbered
-    return rules
+    of_antibodies = MutationRules(
+        kind="antibody",
+        numbering=options.numbering,  # schemes are those of variable domains
+        first_residue=1 if "antigen" in mutations else first,
+        shared=is_shared,
+    )
+    of_antigens = MutationRules(kind="antigen", first_residue=first, shared=is_shared)
+    return {kind: of_antibodies if kind == "antibody" else of_antigens for kind in mutations}
 
 
 def _describe_mutations(
@@ -883,7 +881,7 @@ def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bo
 
 def _unused(table: Table, names: NamedSequences) -> MissingColumn:
     """Make the error of a file of names that no column holds."""
-    distinct = [*dict.fromkeys(name for _, name in names.of)]
+    distinct = [*dict.fromkeys(name for _, name, of_ending in names.of if not of_ending)]
     problem = (
         f"{table.source}: no column holds names of --sequences {names.source}, such as "
         f"{quote_names(distinct[:3])}"

@@ -8,12 +8,11 @@ R rows, N distinct sequences or chains.
 from __future__ import annotations
 
 import re
-import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -39,6 +38,7 @@ from abag.embed.tables.chains import (
     ParsedSequence,
     UnknownResidue,
     UnsureDomains,
+    are_joined,
     count_replaced,
     located,
     parse_antibody,
@@ -52,13 +52,11 @@ from abag.embed.tables.columns import (
     column_option,
     list_columns,
     quote_names,
-    quote_some,
     simplified,
     with_found,
 )
 from abag.embed.tables.content import (
     CDR_PAGE,
-    LINKER,
     OTHER_STATE,
     REGION,
     SHORT,
@@ -67,13 +65,12 @@ from abag.embed.tables.content import (
     coded_domains,
     domain_cells,
     holds_names,
-    holds_nucleotides,
     is_peptide,
     is_sequence,
     names_as_residues,
+    propose_columns,
     refuse_other_header,
-    role_by_content,
-    role_by_name,
+    suggest_columns,
     unused_columns,
 )
 from abag.embed.tables.mutations import (
@@ -84,6 +81,7 @@ from abag.embed.tables.mutations import (
     mutate,
     of_chain,
     one_letter,
+    propose_antigen,
     propose_numbers,
 )
 from abag.embed.tables.numbering import (
@@ -102,8 +100,8 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.references import References, UnknownName, cell_name
 from abag.embed.tables.table import Table
 
-# read as it is: nucleotides have no L, and words that are no sequence have fewer letters
-_PROTEIN = f"^[{RESIDUES}]*L[{RESIDUES}]{{6}}[{RESIDUES}]*$"
+# one chain, read as it is: nucleotides have no L, and words that are no sequence fewer letters
+_CLEAN_CHAIN = f"^[{RESIDUES}]*L[{RESIDUES}]{{6}}[{RESIDUES}]*$"
 REASONS: dict[type[AbagError], str] = {
     EmptySequence: "empty sequence",
     UnknownResidue: "unknown residue",
@@ -189,6 +187,10 @@ class ParsedColumn:
         """Indices of the sequences that are not bad."""
         return [i for i in range(len(self.chains)) if i not in self.bad]
 
+    def good_chains(self) -> Iterator[Chains]:
+        """Yield the sequences that are not bad."""
+        return (chains for i, chains in enumerate(self.chains) if i not in self.bad)
+
     @property
     def bad_texts(self) -> list[str]:
         """Texts of the bad cells that hold any."""
@@ -207,38 +209,20 @@ class ParsedColumn:
                 self.forms[i] += f"+{word}"
 
 
-def distinct_cells(
-    table: Table, role: str, *, by_name: bool = False
-) -> tuple[NDArray[np.int64], list[Any]]:
-    """Return the index of each row's cell, (R,), and the distinct cells, the missing one first.
-
-    In a column of names, ``NA`` and the like are cells as others.
-
-    Raises
-    ------
-    TableError
-        If the column holds lists or the like.
-    """
-    try:
-        cells = table.frame[table.column(role)] if by_name else table.cells(role)
-        codes, distinct = pd.factorize(cells)  # -1: missing
-    except (TypeError, NotImplementedError) as error:  # lists, structs
-        name = table.column(role)
-        held = table.frame[name].dtype
-        msg = f"{table.source}: column {name!r} holds {held} values; expected text. Convert it."
-        raise TableError(msg) from error
-    return codes.astype(np.int64) + 1, ["", *distinct.tolist()]
+_Codes: TypeAlias = tuple[NDArray[np.int64], Sequence[Any]]
+"""The index of each row's cell, (R,), and the distinct cells, as `Table.factorize` returns them."""
 
 
-def _distinct_pairs(
-    first_R: NDArray[np.int64], second_R: NDArray[np.int64], seconds: int
-) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-    """Number the pairs of indices of the rows, (R,); also return the distinct pairs.
-
-    The second index is below `seconds`.
-    """
-    codes, pairs = pd.factorize(first_R * seconds + second_R)
-    return codes.astype(np.int64), [divmod(pair, seconds) for pair in pairs.tolist()]
+def _distinct_rows(columns: Sequence[_Codes]) -> tuple[NDArray[np.int64], list[tuple[Any, ...]]]:
+    """Return the index of each row's cells in these columns, (R,), and the distinct ones."""
+    row_R = np.zeros(len(columns[0][0]), np.int64)
+    rows: list[tuple[Any, ...]] = [()]
+    for code_R, cells in columns:
+        codes, pairs = pd.factorize(row_R * len(cells) + code_R)
+        row_R = codes.astype(np.int64)
+        places = [divmod(pair, len(cells)) for pair in pairs.tolist()]
+        rows = [(*rows[before], cells[at]) for before, at in places]
+    return row_R, rows
 
 
 def parse_column(
@@ -247,59 +231,57 @@ def parse_column(
     """Parse each distinct text of a column; those that cannot be read are listed as bad."""
     name = table.column(role)
     kind: Kind = "antigen" if role == "antigen" else "antibody"
-    codes, texts = distinct_cells(table, role, by_name=role in references.by_name)
+    codes, texts = table.factorize(role, by_name=role in references.by_name)
     column = ParsedColumn.unread(codes, [(text,) for text in texts])
     # a string of both chains is always looked at: it may have to be split
     todo: Sequence[int] = range(len(texts))
     if parse is not parse_antibody and role not in references.by_name:
-        todo = _not_clean(texts)
+        ascii_texts = [x if isinstance(x, str) and x.isascii() else "" for x in texts]
+        is_clean = have_motif(_CLEAN_CHAIN, pa.array(ascii_texts, pa.large_string()))
+        todo = np.flatnonzero(~is_clean).tolist()
     for i in bar(iterable=todo, desc=f"reading {name}", unit=" texts", delay=2):
         try:
             text = references.text(role, texts[i])
             column.read(i, parse(text), text)
+            if role == "antigen" and are_joined(texts[i]):
+                column.mark("joined antigen", [i])
         except UNREADABLE as error:
             column.chains[i] = ("", "") if parse is parse_antibody else ("",)
             column.refuse(i, kind, str(texts[i]), error, f"column {name!r}")
     return column
 
 
-def _not_clean(texts: Sequence[object]) -> list[int]:
-    """Find the texts that may not be one chain as they are written, by index."""
-    ascii_texts = [x if isinstance(x, str) and x.isascii() else "" for x in texts]
-    is_clean = have_motif(_PROTEIN, pa.array(ascii_texts, pa.large_string()))
-    return np.flatnonzero(~is_clean).tolist()
-
-
 def parse_variants(table: Table, kind: Kind, references: References) -> ParsedColumn:
     """Parse the sequences of a kind that rows give as a parent and its mutations."""
     rules = references.rules[kind]
-    roles = [MUTATIONS[kind]]
+    constant = references.parent if kind == "antibody" else references.antigen
+    parents = _read_parents(table, kind, references) if constant is None else []
     is_split = kind in references.split
     parts = [role for role in MUTATION_PARTS if is_split and role in table.columns]
-    change_R, texts = _distinct_mutations(table, roles[0], parts)
-    changes: list[tuple[str, ...]] = [(text,) for text in texts]
+    roles = [MUTATIONS[kind]]
     if kind == "antibody" and LIGHT_MUTATIONS in table.columns:
         roles.append(LIGHT_MUTATIONS)
-        light_R, lights = distinct_cells(table, LIGHT_MUTATIONS)
-        change_R, both = _distinct_pairs(change_R, light_R, len(lights))
-        changes = [(*changes[heavy], cell_name(lights[light])) for heavy, light in both]
     names = [table.column(role) for role in (*parts, *roles)]
     where = list_columns(names)
     of_chains = references.chain_of_role if kind == "antibody" else {}
     chains = [of_chains.get(role, "") for role in roles]
-    parent_R, parents = _parents(table, kind, references)
-    codes, pairs = _distinct_pairs(parent_R, change_R, len(changes))
+    codes, rows = _distinct_rows([*parents, *map(table.factorize, (*parts, *roles))])
     parse = parse_antibody if kind == "antibody" else parse_antigen
     no_chains: Chains = ("", "") if kind == "antibody" else ("",)
-    column = ParsedColumn.unread(codes, [no_chains] * len(pairs))
+    column = ParsedColumn.unread(codes, [no_chains] * len(rows))
     variants: list[tuple[str, str]] = []
-    for i, (parent, change) in enumerate(bar(iterable=pairs, desc=f"reading {names[-1]}", delay=2)):
-        text = "; ".join(filter(None, changes[change]))
+    for i, cells in enumerate(bar(iterable=rows, desc=f"reading {names[-1]}", delay=2)):
+        texts_of_parent = cells[: len(parents)]
+        changes = [*map(cell_name, cells[len(parents) :])]
+        if parts:
+            changes[: len(parts) + 1] = [_join_parts(parts, changes)]
+        text = "; ".join(filter(None, changes))
         try:
-            text = "; ".join(filter(None, map(of_chain, changes[change], chains)))
-            parent_text = parents[parent]
-            if isinstance(parent_text, AbagError):
-                raise parent_text  # once per variant, so that each of its rows is listed
+            text = "; ".join(filter(None, map(of_chain, changes, chains)))
+            for parent in texts_of_parent:
+                if isinstance(parent, AbagError):
+                    raise parent  # once per variant, so that each of its rows is listed
+            parent_text = "|".join(texts_of_parent) if constant is None else constant
             variants.append((parent_text, text))
             parsed = parse(mutate(parent_text, text, rules))
             # mutations are of standard residues
@@ -309,6 +291,8 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
             column.refuse(i, kind, text, error, where)
     misfits = [i for i, cell in column.bad.items() if cell.refusal is BadMutation]
     hint = propose_numbers(variants, rules) if misfits else ""
+    if misfits and not hint and kind == "antibody" and references.antigen is not None:
+        hint = propose_antigen(variants, references.antigen, table.column(roles[0]))
     if hint:
         for i in misfits:
             cell = column.bad[i]
@@ -316,64 +300,44 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     return column
 
 
-def _distinct_mutations(
-    table: Table, role: str, parts: Sequence[str]
-) -> tuple[NDArray[np.int64], list[str]]:
-    """Return the index of each row's mutations, (R,), and these, joined with their `parts`."""
-    code_R, cells = distinct_cells(table, role)
-    texts = [cell_name(cell) for cell in cells]
-    if parts:
-        texts = [*map(one_letter, texts)]
-    for part in reversed(parts):  # each goes before the others
-        part_R, cells = distinct_cells(table, part)
-        code_R, both = _distinct_pairs(code_R, part_R, len(cells))
+def _join_parts(parts: Sequence[str], cells: Sequence[str]) -> str:
+    """Return the mutation whose `parts` are the first cells, and whose residue is the next one."""
+    mutation = one_letter(cells[len(parts)])
+    for part, cell in reversed([*zip(parts, cells, strict=False)]):  # each goes before the others
         # pandas writes 33 as 33.0 beside empty cells
-        befores = [one_letter(cell_name(cell).removesuffix(".0")) for cell in cells]
-        behind = ":" if part == "mutation_chain" else ""
-        joined = []
-        for at, before in both:
-            is_of_parent = bool(behind) and means_parent(texts[at])  # whose rows may name a chain
-            joined.append(texts[at] if is_of_parent else f"{befores[before]}{behind}{texts[at]}")
-        texts = joined
-    return code_R, texts
+        before = one_letter(cell.removesuffix(".0"))
+        if part == "mutation_chain":
+            if means_parent(mutation):  # whose rows may name a chain
+                continue
+            before += ":"
+        mutation = before + mutation
+    return mutation
 
 
-def _parents(
-    table: Table, kind: Kind, references: References
-) -> tuple[NDArray[np.int64], list[str | AbagError]]:
-    """Return the index of each row's parent, (R,), and the distinct parents, or their errors."""
-    constant = references.parent if kind == "antibody" else references.antigen
-    if constant is not None:
-        return np.zeros(len(table.frame), np.int64), [constant]
-
-    def texts(role: str) -> tuple[NDArray[np.int64], list[str | AbagError]]:
-        if not table.has(role):
-            return np.zeros(len(table.frame), np.int64), [""]
-        codes, cells = distinct_cells(table, role)
-        read: list[str | AbagError] = []
-        for cell in cells:
-            try:
-                read.append(references.text(role, cell))
-            except UNREADABLE as error:
-                located = type(error)(f"column {table.column(role)!r}: {error}")
-                read.append(located)
-        return codes, read
-
+def _read_parents(table: Table, kind: Kind, references: References) -> list[_Codes]:
+    """Read the columns of parents: texts, or the errors of those that cannot be read."""
+    roles: Sequence[str] = (kind,)
     if kind == "antigen":
         table.column("antigen", ", or give one antigen for all rows with --antigen SEQ")
-        return texts("antigen")
-    if not any(map(table.has, CHAIN_ROLES)):
+    elif any(map(table.has, CHAIN_ROLES)):
+        roles = CHAIN_ROLES
+    else:
         table.column("antibody", ", or give one parent for all rows with --parent SEQ")
-        return texts("antibody")
-    heavy_R, heavies = texts("heavy")
-    light_R, lights = texts("light")
-    codes, pairs = _distinct_pairs(heavy_R, light_R, len(lights))
-    joined: list[str | AbagError] = []
-    for first, second in pairs:
-        texts_of_both = (heavies[first], lights[second])
-        errors = [text for text in texts_of_both if isinstance(text, AbagError)]
-        joined.append(errors[0] if errors else "|".join(map(str, texts_of_both)))
-    return codes, joined
+    columns: list[_Codes] = []
+    for role in roles:
+        if table.has(role):
+            code_R, cells = table.factorize(role)
+        else:
+            code_R = np.zeros(len(table.frame), np.int64)
+            cells = [""]
+        texts: list[str | AbagError] = []
+        for cell in cells:
+            try:
+                texts.append(references.text(role, cell))
+            except UNREADABLE as error:
+                texts.append(type(error)(f"column {table.column(role)!r}: {error}"))
+        columns.append((code_R, texts))
+    return columns
 
 
 def parse_antibodies(table: Table, options: TableOptions, references: References) -> ParsedColumn:
@@ -407,7 +371,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
             without_heavy.append(i)
     column.mark("no heavy", without_heavy)
     read = column.codes[~table.frame.index.isin([*table.reader.problems])]
-    if any(chains[i][1] for i in {*read.tolist()} - column.bad.keys()):
+    if any(chains[i][1] and i not in column.bad for i in read.tolist()):
         without_light = [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
         column.mark("no light", without_light)
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
@@ -429,22 +393,13 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         return column
     roles = [role for role in CHAIN_ROLES if table.has(role)]
     if not roles:
-        refuse_other_header(table)
-        problem = f"{table.source}: no column for heavy, light or antibody"
-        commas = ", or separate columns by commas" if len(table.names) == 1 else ""
-        by_content = _suggest_columns(table, options)
-        has_antigen = "antigen=" in by_content
-        advice = (
-            "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
-            f"{commas}. {by_content}{'' if has_antigen else _advise_antigen(table, options)}"
-        )
-        raise MissingColumn(with_found(problem, table.names, advice))
+        _refuse_without_antibodies(table, options)
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
         light = table.column("light")
         problem = f"{table.source}: no column for heavy, only {light!r} for light"
         advice = (
             "Name it with --column heavy=NAME, or, if the antibodies have no heavy chains, the "
-            f"other with --column light={shlex.quote(light)}."
+            f"other with {column_option('light', light)}."
         )
         raise MissingColumn(with_found(problem, table.names, advice))
     parsed = {role: parse_column(table, role, parse_chain, references) for role in roles}
@@ -454,6 +409,36 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
     names = quote_names([table.column(role) for role in roles])
     heavy = parsed.get("heavy", absent)
     return _join(heavy, parsed.get("light", absent), f"column {names}")
+
+
+def _refuse_without_antibodies(table: Table, options: TableOptions) -> None:
+    """Refuse a table without a column of antibodies."""
+    refuse_other_header(table)
+    problem = f"{table.source}: no column for heavy, light or antibody"
+    commas = ", or separate columns by commas" if len(table.names) == 1 else ""
+    suggestion = suggest_columns(table, options.no_antigen)
+    if not suggestion and MUTATIONS["antigen"] in options.columns:
+        suggestion = "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
+    elif not suggestion and (mutations := columns_of_mutations(table)):
+        suggestion = f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
+    elif not suggestion:
+        suggestion = (
+            "No column holds sequences: add columns with those of whole chains, joined from their "
+            f"positions or regions if the table has these ({CDR_PAGE}), or give a FASTA file or "
+            "table of names and sequences with --sequences FILE."
+        )
+    advice = (
+        "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
+        f"{commas}. {suggestion}"
+    )
+    has_antigen = "antigen" in options.decided or options.matrix or table.has("antigen")
+    if options.proposes_no_antigen and not has_antigen and "antigen=" not in advice:
+        # said here, too, so that it does not take another attempt to learn it
+        advice += (
+            " No column is named like an antigen, either: name it with --column antigen=NAME, give "
+            "one for all rows with --antigen SEQ, or learn from antibodies alone with --no-antigen."
+        )
+    raise MissingColumn(with_found(problem, table.names, advice))
 
 
 def describe_unused_chains(
@@ -528,9 +513,10 @@ def describe_unused_chains(
 
 def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: Set[str]) -> None:
     """Refuse a table that has a chain of its antibodies as nucleotides alone."""
-    good = [column.chains[i] for i in column.good]
-    for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):
-        if role in decided or any(chains):
+    if len(column.bad) == len(column.chains):
+        return
+    for place, role in enumerate(CHAIN_ROLES):
+        if role in decided or any(chains[place] for chains in column.good_chains()):
             continue
         for name in unused_columns(table):
             if role in coded_domains(table, name):
@@ -564,79 +550,11 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
     return are_mutants or OTHER_STATE.search(name) is not None
 
 
-def _suggest_columns(table: Table, options: TableOptions) -> str:
-    """Propose columns by their content, or say what else to do."""
-    antibodies, antigens = _propose_columns(table, options.no_antigen)
-    proposal = f"{antibodies} {antigens}".strip()
-    coded = []
-    if not antibodies:
-        whole = [name for name in table.names if not REGION.search(name)]
-        coded = [name for name in whole if holds_nucleotides(table, name)]
-    advice = []
-    if coded:
-        verb = "holds" if len(coded) == 1 else "hold"
-        advice.append(f"{quote_some(coded)} {verb} nucleotides: translate them into amino acids.")
-    if proposal:
-        advice.append(f"By their content: {proposal}.")
-    return " ".join(advice) or _advise_without_sequences(table, options)
-
-
-def _propose_columns(table: Table, no_antigen: bool = False) -> tuple[str, str]:
-    """Propose columns of antibodies and of antigens by their content: one for each role, or more.
-
-    Those that may play one role are alternatives; either may be empty.
-    """
-    other = "heavy" if no_antigen else "antigen"
-    proposals: dict[str, list[str]] = {"heavy": [], "light": [], "antibody": [], "antigen": []}
-    for name in table.names:
-        role = "" if REGION.search(name) else role_by_content(table, name)
-        if role == "antigen":
-            role = "" if LINKER.search(name) else role_by_name(name) or other
-        if role:
-            proposals[role].append(column_option(role, name))
-    heavy = _any_of(proposals["heavy"])
-    light = _any_of(proposals["light"])
-    paired = f"{heavy} {light}".strip()
-    antibodies = _any_of([paired, *proposals["antibody"]] if paired else proposals["antibody"])
-    return antibodies, _any_of(proposals["antigen"])
-
-
-def _advise_without_sequences(table: Table, options: TableOptions) -> str:
-    """Say what to do about a table in which no column holds sequences."""
-    if MUTATIONS["antigen"] in options.columns:
-        return "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
-    mutations = columns_of_mutations(table)
-    if mutations:
-        return f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
-    return (
-        "No column holds sequences: add columns with those of whole chains, joined from their "
-        f"positions or regions if the table has these ({CDR_PAGE}), or give a FASTA file or table "
-        "of names and sequences with --sequences FILE."
-    )
-
-
-def _any_of(options: Sequence[str]) -> str:
-    """Join alternatives, in parentheses; empty without any."""
-    listed = " or ".join(options)
-    return f"({listed})" if len(options) > 1 else listed
-
-
-def _advise_antigen(table: Table, options: TableOptions) -> str:
-    """Say what else is missing, so that it does not take another attempt to learn it."""
-    is_chosen = options.antigen is not None or "antigen" in options.columns
-    if is_chosen or options.no_antigen or options.matrix:
-        return ""
-    if not options.proposes_no_antigen or table.has("antigen"):
-        return ""
-    return (
-        " No column is named like an antigen, either: name it with --column antigen=NAME, give one "
-        "for all rows with --antigen SEQ, or learn from antibodies alone with --no-antigen."
-    )
-
-
 def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
-    codes, places = _distinct_pairs(heavy.codes, light.codes, len(light.chains))
+    codes, places = _distinct_rows(
+        [(heavy.codes, range(len(heavy.chains))), (light.codes, range(len(light.chains)))]
+    )
     heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
     chains = [heavy.chains[h] + light.chains[k] for h, k in places]
     bad: dict[int, BadCell] = {}
@@ -674,43 +592,40 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
     """
     if options.no_antigen:
         return ParsedColumn.constant(len(table.frame), ParsedSequence(NO_ANTIGEN))
-    column = _read_antigens(table, options, references)
+    if "antigen" in references.rules:
+        column = parse_variants(table, "antigen", references)
+    elif references.antigen is not None:
+        with located("antigen"):
+            antigen = parse_antigen(sequence_text(references.antigen))
+        column = ParsedColumn.constant(len(table.frame), antigen, references.antigen)
+    else:
+        if not table.has("antigen"):
+            _refuse_without_antigens(table, options)
+        column = parse_column(table, "antigen", parse_antigen, references)
+        if table.frame.index[0] == 0 and "antigen" not in references.by_name:
+            _refuse_antigen_names(column, table, options)
     column.mark("short antigen", _with_short_chain(column.chains))
     column.mark("stopped antigen", column.stopped)
     return column
 
 
-def _read_antigens(table: Table, options: TableOptions, references: References) -> ParsedColumn:
-    """Parse the antigens of a table as they are given."""
-    if "antigen" in references.rules:
-        return parse_variants(table, "antigen", references)
-    if references.antigen is not None:
-        with located("antigen"):
-            antigen = parse_antigen(sequence_text(references.antigen))
-        return ParsedColumn.constant(len(table.frame), antigen, references.antigen)
-    if not table.has("antigen"):
-        refuse_other_header(table)
-        advice = (
-            ", add --matrix if each antigen has a column of labels, or give one antigen for all "
-            "rows with --antigen SEQ"
-        )
-        if options.proposes_no_antigen:
-            advice += ", or learn from antibodies alone with --no-antigen"
-        candidates = antigen_candidates(table)
-        if candidates:
-            advice += f". {quote_names(candidates)} may hold it"
-        table.column("antigen", advice)
-    column = parse_column(table, "antigen", parse_antigen, references)
-    _refuse_antigen_names(column, table, options, references)
-    return column
+def _refuse_without_antigens(table: Table, options: TableOptions) -> None:
+    """Refuse a table without a column of antigens."""
+    refuse_other_header(table)
+    advice = (
+        ", add --matrix if each antigen has a column of labels, or give one antigen for all "
+        "rows with --antigen SEQ"
+    )
+    if options.proposes_no_antigen:
+        advice += ", or learn from antibodies alone with --no-antigen"
+    candidates = antigen_candidates(table)
+    if candidates:
+        advice += f". {quote_names(candidates)} may hold it"
+    table.column("antigen", advice)
 
 
-def _refuse_antigen_names(
-    column: ParsedColumn, table: Table, options: TableOptions, references: References
-) -> None:
+def _refuse_antigen_names(column: ParsedColumn, table: Table, options: TableOptions) -> None:
     """Refuse a table whose column of antigens holds names."""
-    if table.frame.index[0] or "antigen" in references.by_name:
-        return
     names = column.bad_texts
     distinct = len(column.chains) - 1  # less that of empty cells
     # what is longer, or has a stop codon, is a sequence with a fault
@@ -723,7 +638,7 @@ def _refuse_antigen_names(
     if not (are_most or are_short):
         names = names_as_residues(table, table.column("antigen"))
     if column.longest < SHORT and names:
-        columns = _propose_columns(table)[1] or "--column antigen=NAME"
+        columns = propose_columns(table)[1] or "--column antigen=NAME"
         msg = (
             f"{table.source}: column {table.column('antigen')!r} holds names, such as "
             f"{quoted(names[0])}, not sequences. If all rows have the same antigen, give its "
@@ -753,7 +668,7 @@ def _refuse_names(
     # longer ones, and those with a run of residues, may be sequences with a fault
     are_short = 2 * sum(len(name) >= SHORT for name in names) < len(names)
     if are_short and not any(map(LONG_RUN.search, names)):
-        columns = _propose_columns(table)[0] or "--column heavy=NAME and --column light=NAME"
+        columns = propose_columns(table)[0] or "--column heavy=NAME and --column light=NAME"
         msg = (
             f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
             "or table of names and sequences with --sequences FILE, or name the columns of "
@@ -766,10 +681,11 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
     """Refuse a table whose heavy or light chains are all CDRs or other parts of a chain."""
     if table.frame.index[0]:  # the first chunk decides
         return
-    good = [column.chains[i] for i in column.good]
-    for role, place in (("heavy", 0), ("light", 1)):
-        texts = [*dict.fromkeys(chains[place] for chains in good if chains[place])]
-        if not texts or max(map(len, texts)) >= SHORT_DOMAIN:
+    for place, role in enumerate(CHAIN_ROLES):
+        if any(len(chains[place]) >= SHORT_DOMAIN for chains in column.good_chains()):
+            continue
+        texts = [*filter(None, dict.fromkeys(chains[place] for chains in column.good_chains()))]
+        if not texts:
             continue
         name = table.columns.get("antibody") or table.columns.get(role, role)
         loops = [text for text in texts if _CDR3.fullmatch(text)]  # other peptides hardly match

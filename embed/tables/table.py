@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import math
 import re
 import sys
@@ -63,7 +62,6 @@ from abag.embed.tables.formats import (
     read_file_chunks,
     refuse_repeated,
 )
-from abag.embed.tables.options import TableOptions
 
 _MINUS = str.maketrans(dict.fromkeys("−‐‑‒–﹣－", "-"))
 """Signs that are set for a minus."""
@@ -90,7 +88,7 @@ SIDES = {">": 1, "≥": 1, "<": -1, "≤": -1, "": 0, "=": 0, "~": 0}
 SIGN_OF_WORDS = {
     **dict.fromkeys(("gt", "ge", "gte", "greater than", "more than", "greater"), ">"),
     **dict.fromkeys(("lt", "le", "lte", "less than", "less"), "<"),
-    **dict.fromkeys(("eq", "equal", "equals", "equal to", "interpolated"), "="),
+    **dict.fromkeys(("eq", "equal", "equals", "equal to", "exact", "interpolated"), "="),
     "lower bound": ">",
     "upper bound": "<",
 }
@@ -117,19 +115,6 @@ def plain_number(text: str) -> str:
     visible = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
     dashed = visible.translate(_MINUS)
     return _GROUPED.sub(lambda found: re.sub(r"\s", "", found[0]), dashed).strip()
-
-
-def _read_plain_numbers(cells: pd.Series) -> Floats | None:
-    """Convert a column of a text file in which each cell is a number or missing; None for others.
-
-    It saves a loop over the cells.
-    """
-    if infer_dtype(cells, skipna=True) != "string":
-        return None
-    numbers = pd.to_numeric(cells, errors="coerce")
-    if not (numbers.isna() == cells.isna()).all():
-        return None
-    return numbers.to_numpy(np.float64, na_value=np.nan, copy=True)  # pandas' is read-only
 
 
 def read_names(cells: pd.Series) -> pd.Series:
@@ -177,47 +162,46 @@ class CellNumbers(NamedTuple):
 
 def read_numbers(cells: pd.Series) -> Floats:
     """Convert cells to numbers, shape (R,); NaN for what is neither a number nor text of one."""
-    return _read_cells(cells)[0]
+    return _read_cells(cells, with_bounds=False).values
 
 
 def read_bounds(cells: pd.Series) -> CellNumbers:
     """Convert cells as `read_numbers` does, also those such as ``>1000``."""
+    return _read_cells(cells, with_bounds=True)
+
+
+def _read_cells(cells: pd.Series, *, with_bounds: bool) -> CellNumbers:
     sides = np.zeros(len(cells), np.int8)
-    plain = _read_plain_numbers(cells)
-    if plain is not None:
-        return CellNumbers(plain, sides)
-    if not is_any_real_numeric_dtype(cells.dtype):
-        values = cells.tolist()
-        for i, value in enumerate(values):
-            if isinstance(value, str) and (bound := _BOUND.match(plain_number(value))):
-                values[i] = bound.string[bound.end() :]
-                sides[i] = SIDES[bound[1]]
-        cells = pd.Series(values, dtype=object)
-    numbers, commas = _read_cells(cells)
-    return CellNumbers(numbers, sides, commas)
-
-
-def _read_cells(cells: pd.Series) -> tuple[Floats, Commas]:
-    """Convert cells to numbers, and tell what commas in them are."""
-    plain = _read_plain_numbers(cells)
-    if plain is not None:
-        return plain, ""
-
-    def is_number(cell: object) -> bool:
-        kinds = (str, int, float, Decimal, np.integer, np.floating)
-        if isinstance(cell, int) and abs(cell) > sys.float_info.max:
-            return False  # pandas would raise OverflowError
-        return isinstance(cell, kinds) and not isinstance(cell, bool)
-
+    if infer_dtype(cells, skipna=True) == "string":  # of text alone: spared a loop over the cells
+        numbers = pd.to_numeric(cells, errors="coerce")
+        if (numbers.isna() == cells.isna()).all():
+            # a copy: pandas' is read-only
+            return CellNumbers(numbers.to_numpy(np.float64, na_value=np.nan, copy=True), sides)
     commas: Commas = ""
     if not is_any_real_numeric_dtype(cells.dtype):  # pandas converts dates and booleans too
-        cells = cells.astype(object)
-        cells = cells.where(cells.map(is_number).astype(bool))
-        cells = cells.map(lambda cell: plain_number(cell) if isinstance(cell, str) else cell)
-        commas = meaning_of_commas(cells.tolist())
+        values: list[object] = []
+        for at, cell in enumerate(listed_cells(cells)):
+            if isinstance(cell, str):
+                number = plain_number(cell)
+                if with_bounds and (bound := _BOUND.match(number)):
+                    sides[at] = SIDES[bound[1]]
+                    number = number[bound.end() :]
+                values.append(number)
+            else:
+                values.append(cell if _is_number(cell) else None)
+        commas = meaning_of_commas(values)
         if remove_marks := _REMOVE_MARKS.get(commas):
-            cells = cells.map(lambda cell: remove_marks(cell) if isinstance(cell, str) else cell)
-    return pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan), commas
+            values = [remove_marks(cell) if isinstance(cell, str) else cell for cell in values]
+        cells = pd.Series(values, dtype=object)
+    numbers = pd.to_numeric(cells, errors="coerce")
+    return CellNumbers(numbers.to_numpy(np.float64, na_value=np.nan), sides, commas)
+
+
+def _is_number(cell: object) -> bool:
+    if isinstance(cell, int) and abs(cell) > sys.float_info.max:
+        return False  # pandas would raise OverflowError
+    kinds = (int, float, Decimal, np.integer, np.floating)
+    return isinstance(cell, kinds) and not isinstance(cell, bool)
 
 
 ANTIGEN_COLUMN = "antigen"
@@ -347,9 +331,27 @@ class Table:
         """Tell whether one or several columns fit a role."""
         return role in self.columns or role in self.ties
 
-    def cells(self, role: str) -> pd.Series:
-        """Return the cells of the column that plays a role, missing ones as pandas has them."""
-        return self._with_missing(self.frame[self.column(role)])
+    def factorize(self, role: str, *, by_name: bool = False) -> tuple[NDArray[np.int64], list[Any]]:
+        """Return the index of each row's cell, (R,), and the distinct cells, the missing one first.
+
+        In a column of names, ``NA`` and the like are cells as others.
+
+        Raises
+        ------
+        TableError
+            If the column holds lists or the like.
+        """
+        name = self.column(role)
+        cells = self.frame[name]
+        try:
+            codes, distinct = pd.factorize(cells if by_name else self._with_missing(cells))
+        except (TypeError, NotImplementedError) as error:  # lists, structs
+            msg = (
+                f"{self.source}: column {name!r} holds {cells.dtype} values; expected text. "
+                "Convert it."
+            )
+            raise TableError(msg) from error
+        return codes.astype(np.int64) + 1, ["", *distinct.tolist()]  # -1: missing
 
     def distinct_cells(self, name: str) -> list[object]:
         """Return distinct cells of a column that are not empty, from its first rows."""
@@ -384,7 +386,7 @@ class Table:
         return empty
 
 
-def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> Iterator[Table]:
+def open_table(table: OneTable, reading: ReadOptions) -> Iterator[Table]:
     """Read the rows of a table in chunks, numbered through all of them.
 
     Only the columns of a matrix play roles: which those of others play, nobody has decided yet.
@@ -394,6 +396,7 @@ def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> 
     TableError
         If the file cannot be read, or there is no row.
     """
+    options = reading.table
     limit = options.limit
     if isinstance(table, pd.DataFrame):
         source = "table"
@@ -410,7 +413,7 @@ def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> 
     else:
         source = Path(table).name or str(table)
         most = reading.rows if limit is None else min(limit, reading.rows or limit)
-        of_file = replace(reading, rows=most, table=options)
+        of_file = replace(reading, rows=most)
         if options.matrix:
             # a matrix is turned as a whole; `rows` and `limit` are then those of its pairs
             of_file = replace(of_file, rows=None, as_written=True)
@@ -544,7 +547,7 @@ def read_table(table: OneTable) -> Table:
         If the file cannot be read, or has no rows.
     """
     reading = ReadOptions(rows=None, as_written=True)
-    return next(open_table(table, TableOptions(), reading)).with_roles({})
+    return next(open_table(table, reading)).with_roles({})
 
 
 def _refuse_unclear_columns(frame: pd.DataFrame) -> None:
@@ -776,21 +779,17 @@ def check_writable(path: Path) -> OpenWriter:
 @contextmanager
 def _open_text(file: IO[bytes], separator: str) -> Iterator[WriteFrame]:
     def write(frame: pd.DataFrame) -> None:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        options: dict[str, Any] = {
+            "index": False,
+            "header": file.tell() == 0,
+            "sep": separator,
+            "lineterminator": "\n",
+        }
+        text = frame.to_csv(**options)
         # csv does not quote a lone carriage return, which readers take for the end of a row
-        others = frame.select_dtypes(exclude=["number", "bool"])
-        has_return = any("\r" in str(name) for name in others) or any(
-            others[name].astype("str").str.contains("\r", regex=False).any() for name in others
-        )
-        frame.to_csv(
-            text,
-            index=False,
-            header=file.tell() == 0,
-            sep=separator,
-            lineterminator="\n",
-            quoting=csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL,
-        )
-        text.detach()
+        if "\r" in text:
+            text = frame.to_csv(**options, quoting=csv.QUOTE_ALL)
+        file.write(text.encode())
 
     yield write
 

@@ -78,6 +78,8 @@ NEARLY_ALL = 0.9
 MANY_BOUNDS = 0.2
 """Share of bounds among the tested pairs from which errors of the others are not judged: what could
 be measured exactly is a selection."""
+SURE = 1.96
+"""Half the width of a 95 % interval, in standard deviations."""
 TIED = 1e-12
 """Variance of ranks below which they are equal."""
 ROUNDING = 9
@@ -239,6 +241,10 @@ class RegimeScore(TypedDict):
     concordance: NotRequired[dict[str, float | None] | None]
     """Share of the pairs of rows with a known order, bounds among them, that are predicted in this
     order, with its interval; given with ``bounds``."""
+    limits: NotRequired[list[dict[str, Any]]]
+    """Where bounds are many: each ``limit`` of the assay, in pKd, on which ``side`` (-1 or 1) of it
+    labels are not measured, and which share of the pairs predicted ``beyond`` it are there, and of
+    those predicted ``within`` are not, with their intervals."""
     classes: NotRequired[dict[str, Any]]
     """Of labels that are classes: ``positive`` (name of the highest class), ``positives``
     (different pairs of it among the tested ones), ``prevalence``, ``average_precision``, ``auc``,
@@ -268,16 +274,18 @@ def score_regime(
     inside: Floats | None,
     *,
     weights: Mapping[str, float] | None = None,
-    of_classes: bool = False,
+    quantity: Quantity = PKD,
 ) -> RegimeScore:
     """Judge out-of-fold predictions of a regime, (R,) each, by the exact labels of `every` pair.
 
     `mean` has the means of the training parts, `baselines` the predictions of other models by name,
     and `inside` 1 where the label is within the 90 % interval. `weights` are those of the
     predictor's parts: a baseline that has nearly all the weight is the predictor, which is not
-    compared with itself. Bounds are judged by their order. With `of_classes`, predictions are
-    probabilities, or expected numbers of classes.
+    compared with itself. Bounds are judged by their order, and by which side of the assay's limit
+    they are predicted on. Of a `quantity` of classes, predictions are probabilities, or expected
+    numbers of classes.
     """
+    of_classes = bool(quantity.classes)
     is_exact = every.is_exact
     tested = every.some(is_exact)
     pkd = tested.pkd
@@ -340,7 +348,9 @@ def score_regime(
         score["bounds"] = bounds
         score["concordance"] = _as_json(concordance)
         if is_selection:
-            errors_in_words = _describe_bounds(bounds, concordance)
+            limits = limit_claims(every, predicted)
+            score["limits"] = [limit.as_json() for limit in limits]
+            errors_in_words = _describe_bounds(bounds, concordance, limits, quantity)
     # the sentence takes the clearest of several claims: the more there are, the more it asks for
     different = {claim for claim in claims.values() if _has_interval(claim)}
     level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
@@ -522,13 +532,98 @@ def describe_loss(words: LossWords, against_mean: Claim, against_best: Claim, be
     return f"{text}, {relation} than those of the best baseline ({name})"
 
 
-def _describe_bounds(share: float, concordance: Claim | None) -> str:
+def _describe_bounds(
+    share: float,
+    concordance: Claim | None,
+    limits: Sequence[LimitClaims] = (),
+    quantity: Quantity = PKD,
+) -> str:
     """Say why errors are not judged where many labels are bounds, and what is known instead."""
     text = f"errors cannot be judged, as {share:.0%} of the tested pairs are bounds"
-    if concordance is None:
-        return text
-    cell = show_claim(concordance._asdict())
-    return f"{text}: of pairs of these with a known order, {cell} are predicted in this order"
+    if concordance is not None:
+        cell = show_claim(concordance._asdict())
+        text += f": of pairs of these with a known order, {cell} are predicted in this order"
+    for limit in limits:
+        where, other = ("below", "above") if limit.side < 0 else ("above", "below")
+        untold = f"sigma does not tell how far {where}"
+        at = f"{quantity} {quantity.show(limit.limit)}"
+        if limit.beyond is None:
+            text += f"; labels {where} {at} are not measured, and {untold} they are"
+            continue
+        text += f"; of pairs predicted {where} {at}, {_percent(limit.beyond)} are {where} it"
+        if limit.within is not None:
+            text += f" and of those predicted {other}, {_percent(limit.within)} {other} it"
+        text += f", but {untold}"
+    return text
+
+
+def _percent(claim: Claim) -> str:
+    return with_interval(claim.value, [claim.low, claim.high], "{:.0%}".format)
+
+
+class LimitClaims(NamedTuple):
+    """Hold which pairs are beyond a limit of the assay, where labels are bounds."""
+
+    side: int
+    """-1 if labels below the limit are not measured, 1 if those above are not."""
+    limit: float
+    beyond: Claim | None
+    """Share of the pairs predicted beyond the limit that are; None of fewer than `LEAST_ROWS`."""
+    within: Claim | None
+    """Share of the other pairs that are not beyond it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return this with its claims as mappings."""
+        claims = {"beyond": _as_json(self.beyond), "within": _as_json(self.within)}
+        return {"side": self.side, "limit": self.limit, **claims}
+
+
+def limit_claims(tested: TestedPairs, predicted: Floats) -> list[LimitClaims]:
+    """Return what predictions, (R,), tell of the side of each limit beyond which many labels are.
+
+    Exact labels do not tell how far beyond the limit the others are, but whether predictions find
+    them. Bounds differ in some tables: the limit is their median, and bounds that leave open on
+    which side of it a label is are left out.
+    """
+    limits = []
+    for side in (-1, 1):
+        is_bound = tested.side == side
+        if np.average(is_bound, weights=tested.weight) < MANY_BOUNDS:
+            continue
+        bounds = np.sort(tested.pkd[is_bound])
+        limit = float(bounds[len(bounds) // 2])
+        away = side * (tested.pkd - limit)
+        # a label may be the limit itself, one that is a bound may not
+        is_beyond = (side * tested.side >= 0) & np.where(is_bound, away >= 0, away > 0)
+        is_within = (side * tested.side <= 0) & (away <= 0)
+        is_told = is_beyond | is_within
+        is_called = side * (predicted - limit) > 0
+        beyond = _share_claim(tested.some(is_called & is_told), is_beyond[is_called & is_told])
+        within = _share_claim(tested.some(~is_called & is_told), is_within[~is_called & is_told])
+        limits.append(LimitClaims(side, limit, beyond, within))
+    return limits
+
+
+def _share_claim(tested: TestedPairs, is_so: NDArray[np.bool_]) -> Claim | None:
+    """Return the share of pairs, (R,), of which something is so; None of too few.
+
+    With several folds half of the pairs tell how sure it is (benchmarks/bench_promises.py).
+    """
+    if len(distinct(tested.rows)) < LEAST_ROWS:
+        return None
+    share = float(np.average(is_so, weights=tested.weight))
+    if tested.effective < LEAST_GROUPS:
+        return Claim(share, None, None, tested.effective)
+    telling = tested.effective / tested.dependence
+    return Claim(share, *interval_of_share(share, telling), tested.effective)
+
+
+def interval_of_share(share: float, number: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share of so many pairs."""
+    less = SURE**2 / number
+    middle = (share + less / 2) / (1 + less)
+    half = np.sqrt(less * share * (1 - share) + (less / 2) ** 2) / (1 + less)
+    return float(middle - half), float(middle + half)
 
 
 def concordance_claim(

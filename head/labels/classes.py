@@ -239,10 +239,8 @@ def unit_of(classes: Sequence[str]) -> Label:
     return BINARY if len(classes) == 2 else ORDERED
 
 
-def decide_classes(
-    table: Table, column: str, options: LabelOptions
-) -> tuple[Label, Quantity, str] | None:
-    """Decide whether a column of labels holds classes: its unit, its quantity, and what says so.
+def decide_classes(table: Table, column: str, options: LabelOptions) -> tuple[Quantity, str] | None:
+    """Decide whether a column of labels holds classes: its quantity, and what says so.
 
     None if it holds numbers.
 
@@ -285,7 +283,7 @@ def decide_classes(
         affinity=False,
         classes=classes,
     )
-    return unit_of(classes), quantity, why
+    return quantity, why
 
 
 def refuse_other_cells(table: Table, column: str, classes: tuple[str, ...]) -> None:

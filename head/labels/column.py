@@ -274,6 +274,15 @@ class Column:
         return f"{named}--label {unit}"
 
     @property
+    def hint_of_unit(self) -> str:
+        """How it is read by a column of units, all equal, beside it; empty without one."""
+        units = find_describing(self.table, self.name).units
+        stated = unit_of_cells(self.table, units[0], self.name) if len(units) == 1 else None
+        if stated is None:
+            return ""
+        return f"{self.name!r} is {stated} by column {units[0]!r}: use {self.in_unit(stated)}."
+
+    @property
     def hint(self) -> str:
         """How it is read if it may be the label by its name; empty for others."""
         header = self.header
@@ -297,10 +306,8 @@ class Column:
         if header.units:
             unit = header.units[0]
             return f"{self.name!r} is named like {unit}: use {self.in_unit(unit)}."
-        units = find_describing(self.table, self.name).units
-        stated = unit_of_cells(self.table, units[0], self.name) if len(units) == 1 else None
-        if stated is not None:
-            return f"{self.name!r} is {stated} by column {units[0]!r}: use {self.in_unit(stated)}."
+        if self.hint_of_unit:
+            return self.hint_of_unit
         if header.affinity and self.is_molar:
             return f"{self.name!r} holds M, by the size of its numbers: use {self.in_unit('kd_m')}."
         ending = "" if header.affinity else " (value --better higher: if it is no affinity)"
@@ -370,7 +377,7 @@ class Columns:
             header.of_alphaseq or (header.units and not header.unit_alone) for header in headers
         )
 
-    def find_same(self, quantity: Quantity) -> str:
+    def _find_same(self, quantity: Quantity) -> str:
         """Return the only column with the name of a quantity, that of a run, or its classes."""
         name = quantity.name.casefold()
         columns = self.free if quantity.classes else self.numbers
@@ -387,38 +394,39 @@ class Columns:
         advice = "Name it with --column label=NAME."
         raise MissingColumn(with_found(problem, self.table.names, advice))
 
-    def find_label(self, options: LabelOptions, *, of_run: bool = False) -> str:
-        """Return the only column whose name says that it is the label, in the unit of `label`.
+    def find_label(self, options: LabelOptions, remembered: Remembered | None) -> str:
+        """Return the column that is the label of the run, or else the label by its own name.
 
-        For a table of a run of affinities (`of_run`), other quantities are neither taken nor
-        proposed.
+        For a table of a run, other quantities than that of the run are neither taken nor proposed.
         """
         table = self.table
         label = options.label
+        if remembered is not None and remembered.column in table.names:
+            return remembered.column
+        if remembered is not None and not remembered.quantity.affinity:
+            return self._find_same(remembered.quantity)
         if options.asks_for_classes:
             return self._find_classes(options)
-        of_classes = self._only_classes() if label is None and not of_run else None
+        takes_others = label is None and remembered is None
+        of_classes = self._only_classes() if takes_others else None
         is_of_value = options.unit is not None or options.scale is not None
         if of_classes is not None and options.better is not None and not is_of_value:
             return of_classes
         if options.asks_for_value:
             return self._find_value(options)
-        column = self._stated_label(label)
+        column = self._stated_label(label) or of_classes
         if column is not None:
             return column
-        if of_classes is not None:
-            return of_classes
-        takes_value = label is None and not of_run
         hints = self._propose_named()
-        quantities = self._propose_quantities() if takes_value else []
+        quantities = self._propose_quantities() if takes_others else []
         if quantities and len(self.numbers) == 1 and not hints:
             return self.numbers[0].name
         if quantities or hints:
-            others = self._list_others() if takes_value else []
+            others = self._list_others() if takes_others else []
             proposed = " ".join([*quantities, *hints, *others])
             msg = f"{table.source}: no column for pkd, but {proposed}"
             raise UnclearLabel(msg)
-        return table.column("pkd", "" if of_run else self._advise_value())
+        return table.column("pkd", "" if remembered is not None else self._advise_value())
 
     def _only_classes(self) -> str | None:
         """Return the only column of classes, if no column of numbers may be the label as well."""
@@ -470,6 +478,9 @@ class Columns:
             of_two = [column for column in varied if holds_classes(self.table, column.name)]
             choices = " or ".join(column_option("label", column.name) for column in of_two)
             return f", or a label of yes and no with {choices} --label binary" if of_two else ""
+        first = self.numbers[0]
+        if first.hint_of_unit and (len(names) == 1 or first.is_probable):
+            return f". {first.hint_of_unit.removesuffix('.')}"
         named = column_option("label", names[0])
         listed = f"; columns of numbers, likely labels first: {quote_some(names)}"
         return (
@@ -617,52 +628,39 @@ def meaning_of_column(column: Column, asked: Asked) -> ColumnMeaning:
     UnclearLabel
         If the unit is not known.
     """
+    options = asked.options
     if asked.role == "pkd":
-        _refuse_written(column)
-        for kind in (_classes, _quantity_of_run, _other_quantity):
-            meaning = kind(column, asked)
-            if meaning is not None:
-                return meaning
+        if column.command and column.name not in SCAN_MEASURED:
+            column.refuse(
+                f"is a column of abag {column.command}, not a measurement; expected measured "
+                "affinities. Use --column pkd=NAME, or --column label=NAME of another quantity."
+            )
+        if asked.remembered is not None:
+            meaning = _quantity_of_run(column, options, asked.remembered.quantity)
+        else:
+            classes = decide_classes(column.table, column.name, options)
+            meaning = classes and as_it_is(column.name, *classes)
+        meaning = meaning or _other_quantity(column, options, is_of_run=bool(asked.remembered))
+        if meaning is not None:
+            return meaning
     unit, why = _unit_of_affinity(column, asked)
     return ColumnMeaning(column=column.name, unit=unit, why=why)
-
-
-def _refuse_written(column: Column) -> None:
-    """Refuse a column of labels that abag itself wrote, unless it holds measurements."""
-    if column.command and column.name not in SCAN_MEASURED:
-        column.refuse(
-            f"is a column of abag {column.command}, not a measurement; expected measured "
-            "affinities. Use --column pkd=NAME, or --column label=NAME of another quantity."
-        )
 
 
 # ---- kinds of labels: each returns what it reads a column as, or None ------------------------
 
 
-def _classes(column: Column, asked: Asked) -> ColumnMeaning | None:
-    """Read the classes that the options or the cells name."""
-    if asked.remembered is not None:
-        return None
-    decided = decide_classes(column.table, column.name, asked.options)
-    if decided is None:
-        return None
-    unit, quantity, why = decided
-    return ColumnMeaning(column=column.name, unit=unit, why=why, quantity=quantity)
-
-
-def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
+def _quantity_of_run(
+    column: Column, options: LabelOptions, quantity: Quantity
+) -> ColumnMeaning | None:
     """Read the quantity of a run that is no affinity; refuse what states another one."""
-    if asked.remembered is None:
+    if quantity.affinity and not options.asks_for_classes:
         return None
-    quantity = asked.remembered.quantity
-    if quantity.affinity and not asked.options.asks_for_classes:
-        return None
-    refuse_other_options(column.table, asked.options, quantity)
+    refuse_other_options(column.table, options, quantity)
     refuse_affinity(column, quantity)
     if quantity.classes:
         refuse_other_cells(column.table, column.name, quantity.classes)
-        unit = unit_of(quantity.classes)
-        return ColumnMeaning(column=column.name, unit=unit, why=AS_IN_THE_RUN, quantity=quantity)
+        return as_it_is(column.name, quantity, AS_IN_THE_RUN)
     header = column.header
     same = header.quantity.casefold() == quantity.name.casefold()
     if not same and header.better not in (None, quantity.better):
@@ -676,13 +674,17 @@ def _quantity_of_run(column: Column, asked: Asked) -> ColumnMeaning | None:
         column.refuse(
             f"is in {written}; expected {quantity.unit}, as in the run. Convert it, and name it so."
         )
-    return as_it_is(column.name, AS_IN_THE_RUN, quantity)
+    return as_it_is(column.name, quantity, AS_IN_THE_RUN)
 
 
-def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
-    """Read another quantity than an affinity, which the options ask for or the name says."""
+def _other_quantity(
+    column: Column, options: LabelOptions, *, is_of_run: bool
+) -> ColumnMeaning | None:
+    """Read another quantity than an affinity, which the options ask for or the name says.
+
+    One that is to be `is_of_run` is refused, since the quantity of the run was read before.
+    """
     header = column.header
-    options = asked.options
     is_affinity = header.names_affinity and not header.not_label
     is_asked_for = options.asks_for_value
     if not is_asked_for and (header.better is None or is_affinity):
@@ -698,7 +700,7 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
             "is named like another quantity than an affinity, but --label says "
             f"{options.label}; expected --label value. Leave --label out, or rename the column."
         )
-    if asked.remembered is not None:
+    if is_of_run:
         column.refuse(
             f"is {header.quantity!r}, not an affinity, which the run predicts; expected labels of "
             "its kind. Choose another column with --column label=NAME."
@@ -718,7 +720,7 @@ def _other_quantity(column: Column, asked: Asked) -> ColumnMeaning | None:
     if scale is None and not quantity.names_logarithm and spans_decades(column.numbers):
         scale = "log"
         why += "; over two decades or more, so logarithms: --scale linear learns them as written"
-    return as_it_is(column.name, why, replace(quantity, scale=scale or "linear"))
+    return as_it_is(column.name, replace(quantity, scale=scale or "linear"), why)
 
 
 def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
@@ -798,9 +800,10 @@ def _refuse_unnamed(column: Column) -> None:
         raise UnclearLabel(msg)
 
 
-def as_it_is(column: str, why: str, quantity: Quantity) -> ColumnMeaning:
-    """Return what a column of another quantity than an affinity is read as: its values."""
-    return ColumnMeaning(column=column, unit="value", why=why, quantity=quantity)
+def as_it_is(column: str, quantity: Quantity, why: str) -> ColumnMeaning:
+    """Return what a column of another quantity than an affinity is read as: values or classes."""
+    unit = unit_of(quantity.classes) if quantity.classes else "value"
+    return ColumnMeaning(column=column, unit=unit, why=why, quantity=quantity)
 
 
 def refuse_affinity(column: Column, quantity: Quantity) -> None:
@@ -889,7 +892,7 @@ def decide_label(
     try:
         column = table.columns.get("label", table.columns.get("pkd"))
         if column is None:
-            column = _find_column(columns, options, remembered)
+            column = columns.find_label(options, remembered)
         for role in ("censored", "affinity_type"):
             if role in table.ties:
                 table.column(role)  # refuses: the bounds of one column would be read as exact
@@ -925,17 +928,6 @@ def decide_label(
         others=others,
         describing=describing,
     )
-
-
-def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered | None) -> str:
-    """Return the column that is the label of the run, or else the label by its own name."""
-    if remembered is None:
-        return columns.find_label(options)
-    if remembered.column in columns.table.names:
-        return remembered.column
-    if not remembered.quantity.affinity:
-        return columns.find_same(remembered.quantity)
-    return columns.find_label(options, of_run=True)
 
 
 def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:

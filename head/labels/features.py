@@ -51,7 +51,8 @@ MISSING = "(missing)"
 _EMPTY = frozenset({"", "-", "--", "?", *(text.lower() for text in MISSING_TEXT)})
 _FIRST_ROWS = 50
 _FLAG = re.compile(
-    "censor|bound|exclu|outlier|flag|saturat|invalid|discard|reject|detectionlimit|qcpass"
+    "censor|bound|greater|exclu|outlier|flag|saturat|invalid|discard|reject|detectionlimit|qcpass|"
+    "outofrange"
 )
 _FLAG_WORDS = frozenset("lod loq lloq uloq bdl blq qc omit ignore fail failed pass passed".split())
 """What columns are called that say which labels are bounds, or which rows are not to be used."""

@@ -1,13 +1,17 @@
 """Labelled pairs: the label of each row that has one, joined with what a table says of it.
 
-`column` says what each column is, `values` converts labels and joins the rows of a pair, and
-`features` reads the columns beside the label.
+`column` says what each column is, `values` converts labels, and `features` reads the columns beside
+the label; here the rows of a pair are joined. A label with a standard deviation s has noise of the
+variance s^2, and a model errs beside it, by as much for all labels. How much that is, is not known:
+half of the mean variance is taken as equal for all, so that no label counts more than twice as much
+as the average because of a small s.
 
 R rows of a table, P pairs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -46,26 +50,19 @@ from abag.head.labels.features import (
     words_as_codes,
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import BesideRole, Label, LabelOptions
+from abag.head.labels.options import FLOOR_SHARE, BesideRole, Floor, Label, LabelOptions, Replicates
 from abag.head.labels.values import (
     Affinities,
     LabelTrust,
-    apply_floor,
-    arrays_of,
     check_labels,
-    disagreement,
-    in_order,
-    merge_replicates,
-    pair_of_row,
     read_affinities,
     read_censored,
     read_trust,
     refuse_cells,
-    replicate_noise,
-    share_of_pairs,
-    spread_of,
 )
 
+OF_MODEL = 0.5
+"""Share of the mean variance that all labels have in common."""
 CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
 POSSIBLE_PKD = (0.0, 16.0)
@@ -273,9 +270,12 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
                 f"{column!r}, read as {unit}."
             )
         if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
+            number = int(impossible.sum())
+            is_one = number == 1
             problems.append(
-                f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
-                f"impossible as {unit}: mixed units?"
+                f"{counted(number, 'label')}, {'' if is_one else 'such as '}"
+                f"{affinities.raw[impossible][0]:g}, {'is' if is_one else 'are'} impossible as "
+                f"{unit}: mixed units?"
             )
     return LabelReading(
         column=column,
@@ -493,15 +493,15 @@ def label_pairs(
     if quantity.classes:  # no class is the mean of others: replicates that differ stay apart
         columns_R["category of label"] = labels.pkd
     rows = pd.DataFrame(columns_R)[usable]
-    rows, floored = apply_floor(rows, options.floor, quantity)
+    rows, floored = _apply_floor(rows, options.floor, quantity)
     if quantity.classes:
         reading = replace(reading, conflict=0.0)
     elif not quantity.affinity:
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
-    noise = None if quantity.classes else replicate_noise(rows)
+    noise = None if quantity.classes else _replicate_noise(rows)
     conflicts = int((disagreement(rows) > reading.conflict).sum())
-    pairs = in_order(merge_replicates(table, rows, options.replicates, quantity))
-    columns = arrays_of(pairs)
+    pairs = _in_order(_merge_replicates(table, rows, options.replicates, quantity))
+    columns = _arrays_of(pairs)
     counts = {
         "rows": len(usable),
         "other_affinity_type_rows": int((~labels.of_type).sum()),
@@ -514,7 +514,7 @@ def label_pairs(
     }
     if cells is not None:
         averaged = options.replicates in ("median", "mean")
-        merged_into = pair_of_row(rows if averaged else pairs, pairs, len(usable))
+        merged_into = _pair_of_row(rows if averaged else pairs, pairs, len(usable))
         cells = mean_cells(cells, merged_into, columns["row"])
     return LabelledPairs(
         **columns,
@@ -527,7 +527,7 @@ def label_pairs(
         features=None,
         named=named,
         beside=of_rows,
-        share=share_of_pairs(pairs, of_errors=bool(names_of("error", named))),
+        share=_share_of_pairs(pairs, of_errors=bool(names_of("error", named))),
     )
 
 
@@ -555,6 +555,213 @@ def _beside(
         (name,) = names_of(trust.what, named)
         columns[beside_name(trust.what, name)] = trust.values_R
     return pd.DataFrame(columns, index=range(rows))  # R rows also without columns
+
+
+# ---- replicates ----
+
+
+def _apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
+    """Drop or censor the rows at the floor, a worst value that several pairs share; count them."""
+    if quantity.classes:
+        return rows, 0
+    exact = rows["censored"] == 0
+    strength = quantity.sign * rows["pkd"]
+    at_floor = exact & (strength == strength[exact].min())
+    count = int(at_floor.sum())
+    is_shared = len(rows.loc[at_floor, ["antibody", "antigen"]].drop_duplicates()) > 1
+    # if all are there, they are refused as equal labels
+    if not is_shared or count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
+        return rows, 0
+    if floor == "drop":
+        rows = rows[~at_floor]
+    elif floor == "censor":
+        rows = rows.assign(censored=rows["censored"].where(~at_floor, -quantity.sign))
+    return rows, count
+
+
+def _share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
+    """Return the variance of each pair's label relative to its mean, (P,), given those of rows.
+
+    Parameters
+    ----------
+    pairs : DataFrame
+        Has ``measurements``, and ``share`` if there are errors or weights.
+    of_errors : bool
+        Whether the shares are of errors, beside which a model errs.
+    """
+    if "share" not in pairs:
+        return None
+    # the mean of m measurements has an m-th of their variance
+    share = (pairs["share"] / pairs["measurements"]).to_numpy(np.float64)
+    share = share / (math.fsum(share) / len(share))  # the same whatever the order of the rows
+    return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)
+
+
+def spread_of(exact: pd.Series[float]) -> float:
+    """Return the standard deviation of exact labels; infinite if there are fewer than two."""
+    return float(exact.std()) if len(exact) > 1 else np.inf
+
+
+def _replicate_noise(rows: pd.DataFrame) -> float | None:
+    """Pool the standard deviation of exact replicates over all pairs."""
+    # equal labels of a pair count once: they are copies of one measurement
+    rows = rows[rows["censored"] == 0].drop_duplicates(["antibody", "antigen", "pkd"])
+    exact = rows.groupby(["antibody", "antigen"])["pkd"]
+    degrees_of_freedom = int((exact.size() - 1).sum())
+    if degrees_of_freedom == 0:
+        return None
+    squares = ((rows["pkd"] - exact.transform("mean")) ** 2).sum()
+    return float(np.sqrt(squares / degrees_of_freedom))
+
+
+def disagreement(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return by how much the labels of each pair contradict each other in pKd, bounds included."""
+    at_least = rows["pkd"].where(rows["censored"] >= 0)
+    at_most = rows["pkd"].where(rows["censored"] <= 0)
+    pair = [rows["antibody"], rows["antigen"]]
+    return at_least.groupby(pair).max() - at_most.groupby(pair).min()
+
+
+def _merge_replicates(
+    table: SequenceTable, rows: pd.DataFrame, how: Replicates, quantity: Quantity
+) -> pd.DataFrame:
+    """Join the rows of each pair into one, and count their different measurements.
+
+    Parameters
+    ----------
+    table : SequenceTable
+        Names rows in errors.
+    rows : DataFrame
+        R rows with a label.
+    how : Replicates
+        As ``--replicates``; ``error`` raises `LabelError` if labels of a pair differ.
+    quantity : Quantity
+        Of the labels.
+    """
+    if how == "keep":
+        return rows.assign(measurements=1)
+    if how == "error":
+        _refuse_conflicts(table, rows, quantity)
+    if quantity.classes:
+        rows = rows.assign(share=rows.get("share", 1.0))
+        if how == "first":
+            rows = rows.drop_duplicates(["antibody", "antigen"])
+    # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
+    groups = rows.groupby(_of_pair(rows), sort=False, as_index=False)
+    averaged = how in ("median", "mean")
+    chosen: dict[str, tuple[str, str]] = {}
+    if "share" in rows:
+        chosen["share"] = ("share", "first")
+    merged = groups.agg(
+        row=("row", "first"),
+        pkd=("pkd", how if averaged else "first"),
+        # equal numbers may be one measurement twice; equal classes are counted
+        measurements=("pkd", "size" if quantity.classes else "nunique"),
+        **chosen,
+    )
+    if not averaged:
+        return merged.assign(measurements=1)
+    if "share" not in rows:
+        return merged
+    return _average_by_weight(rows, groups.ngroup(), merged, how)
+
+
+def _average_by_weight(
+    rows: pd.DataFrame, group: pd.Series[int], merged: pd.DataFrame, how: Replicates
+) -> pd.DataFrame:
+    """Return P merged pairs with labels and shares to which replicates count by their weights.
+
+    `group` is the pair of each row. A median is where half of the weight is below, between the
+    middles of two labels.
+    """
+    order = np.lexsort((rows["share"], rows["pkd"], group))
+    value = rows["pkd"].to_numpy(np.float64)[order]
+    weight = 1 / rows["share"].to_numpy(np.float64)[order]
+    pair = group.to_numpy(np.int64)[order]
+    total = np.bincount(pair, weight)
+    size = np.bincount(pair)
+    end = np.cumsum(size)
+    start = end - size
+    if how == "mean":
+        label = np.bincount(pair, weight * value) / total
+    else:
+        middle = pd.Series(weight).groupby(pair).cumsum().to_numpy() - weight / 2
+        half = total / 2
+        below_half = np.bincount(pair, middle <= half[pair]).astype(np.int64)
+        first = np.maximum(start, start + below_half - 1)
+        second = np.minimum(first + 1, end - 1)
+        step = np.where(second > first, middle[second] - middle[first], 1.0)
+        along = np.clip((half - middle[first]) / step, 0.0, 1.0)
+        label = value[first] + along * (value[second] - value[first])
+    is_alike = np.maximum.reduceat(weight, start) == np.minimum.reduceat(weight, start)
+    return merged.assign(
+        pkd=merged["pkd"].where(is_alike, label),
+        share=merged["share"].where(is_alike, size / total),
+    )
+
+
+def _of_pair(rows: pd.DataFrame) -> list[str]:
+    """Return the columns in which the replicates of a pair are equal."""
+    categories = [name for name in map(str, rows.columns) if name.startswith("category ")]
+    return ["antibody", "antigen", "censored", *categories]
+
+
+def number_replicates(rows: pd.DataFrame) -> pd.Series[int]:
+    """Number the pairs of R rows, (R,): rows of one number are replicates, which may be merged."""
+    return rows.groupby(_of_pair(rows), sort=False).ngroup()
+
+
+def _in_order(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Sort pairs, so that the order of the rows does not matter."""
+    names = ["antibody", "antigen", "censored", "pkd"]
+    names += [name for name in map(str, pairs) if name == "share" or name.startswith("category ")]
+    return pairs.sort_values(names, kind="stable")
+
+
+def _arrays_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
+    types = {"pkd": np.float64, "censored": np.int8}
+    columns = {}
+    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
+        # a copy: arrays that pandas shares are read-only
+        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+    return columns
+
+
+def _pair_of_row(rows: pd.DataFrame, pairs: pd.DataFrame, total: int) -> Ints:
+    """Return the pair that each row of a table was merged into, (R,); -1 for rows of none."""
+    of_row = np.full(total, -1, np.int64)
+    if rows is pairs:  # of each pair the row that it was taken from
+        of_row[pairs["row"].to_numpy()] = np.arange(len(pairs))
+        return of_row
+    names = _of_pair(rows)
+    numbered = pairs[names].assign(pair=np.arange(len(pairs)))
+    merged = rows[[*names, "row"]].merge(numbered, on=names, how="left")
+    of_row[merged["row"].to_numpy()] = merged["pair"].to_numpy()
+    return of_row
+
+
+def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quantity) -> None:
+    spread = disagreement(rows)
+    if spread.max() > 0:
+        worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
+        at = ", ".join(table.row_name(r) for r in worst["row"][:5])
+        if quantity.classes:
+            both = sorted({int(level) for level in worst["pkd"]})
+            classes = " and ".join(quoted(quantity.classes[level]) for level in both)
+            msg = (
+                f"{table.source}: rows {at} measure the same pair and are {classes}; expected one "
+                "class. Fix them, or count both with --replicates median."
+            )
+            raise LabelError(msg)
+        msg = (
+            f"{table.source}: rows {at} measure the same pair and differ by up to "
+            f"{quantity.show(spread.max())} {quantity}. Fix them, or use --replicates median."
+        )
+        raise LabelError(msg)
+
+
+# ---- what was read ----
 
 
 def report_counts(pairs: LabelledPairs) -> None:

@@ -1,27 +1,23 @@
-"""Values of labels: converted to pKd, with their bounds and errors, checked, and joined by pair.
+"""Values of labels: converted to pKd, with their bounds and errors, and checked.
 
 What the column of a label is was decided before (`column`); here it is only converted. A relation
 such as ``>1000`` in the label is of the label's unit. In a column of its own it is of Kd, where
-``>`` means a higher Kd, hence a lower pKd; for another quantity it is of that quantity. A label
-with a standard deviation s has noise of the variance s^2, and a model errs beside it, by as much
-for all labels. How much that is, is not known: half of the mean variance is taken as equal for all,
-so that no label counts more than twice as much as the average because of a small s.
+``>`` means a higher Kd, hence a lower pKd; for another quantity it is of that quantity.
 
-R rows of a table with a label; P pairs.
+R rows of a table with a label.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Floats, Ints
+from abag.core.arrays import Bools, Floats
 from abag.core.errors import AbagError, LabelError
 from abag.core.messages import counted, quoted, say
 from abag.embed.tables.pairs import SequenceTable, SkippedRows
@@ -39,8 +35,8 @@ from abag.embed.tables.table import (
 from abag.head.labels.classes import read_classes, refuse_two_values, says_class
 from abag.head.labels.column import ColumnMeaning, LabelLayout
 from abag.head.labels.features import ColumnBeside
-from abag.head.labels.headers import USUAL_PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import ANTIBODY_KDA, UNITS, Floor, Label, LabelOptions, Replicates
+from abag.head.labels.headers import USUAL_PKD, outside, to_pkd
+from abag.head.labels.options import ANTIBODY_KDA, UNITS, Label, LabelOptions
 
 LARGEST = 1e100
 """Errors and weights are below it, and above its inverse: squares and sums of others overflow."""
@@ -52,11 +48,7 @@ _COMMAS = {
     "decimals": "commas are read as decimal points",
     "thousands": "commas between thousands are left out",
 }
-FLOOR_SHARE = 0.05
-"""A lowest value that more than this share of the rows have is a floor."""
 LISTED_TYPES = 8
-OF_MODEL = 0.5
-"""Share of the mean variance that all labels have in common."""
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
 """Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
 SAME_PKD = 0.1
@@ -441,7 +433,12 @@ def check_labels(
     quantity = affinities.quantity
     of_type = _of_type(table, options.affinity_type)
     pkd = affinities.pkd.copy()
-    _refuse_other_units(table, affinities, of_type & np.isfinite(pkd))
+    labelled = of_type & np.isfinite(pkd)
+    if table.file_of_row is not None:
+        for number, label in enumerate(table.labels):
+            of_file = replace(affinities, source=label.source, column=label.column)
+            of_file.refuse_other_units(labelled & (table.file_of_row == number))
+    affinities.refuse_other_units(labelled)
     # a log scale has no least value
     low, high = np.nan_to_num(
         quantity.on_scale(np.array(options.bounds(affinity=quantity.affinity))), nan=-np.inf
@@ -452,36 +449,19 @@ def check_labels(
         cell = _bad_cell(table, at, affinities, (low, high))
         bad.append((int(table.row_numbers[at]), cell._replace(file=table.file_name(at))))
     pkd[~usable] = np.nan
-    labels = CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
-    _refuse_rows(table, labels, options, refuse_sequences=refuse_sequences)
-    return labels
-
-
-def _refuse_rows(
-    table: SequenceTable, labels: CheckedLabels, options: LabelOptions, *, refuse_sequences: bool
-) -> None:
-    """Refuse the rows that are not to be skipped, and a table without a usable label."""
-    are_refused = options.bad_rows == "error" or not labels.usable.any()
-    refused = SkippedRows([*labels.bad] if are_refused else [])
+    are_refused = options.bad_rows == "error" or not usable.any()
+    refused = SkippedRows([*bad] if are_refused else [])
     if refuse_sequences:
         refused.update(table.skipped)
     if refused.bad:
-        raise refused.refusal(table.source, kept=int(labels.usable.sum()))
-    if not labels.usable.any():
+        raise refused.refusal(table.source, kept=int(usable.sum()))
+    if not usable.any():
         msg = (
             f"{table.source}: column {table.column('pkd')} has no usable label. Choose another "
             "column with --column pkd=NAME."
         )
         raise LabelError(msg)
-
-
-def _refuse_other_units(table: SequenceTable, affinities: Affinities, rows: Bools) -> None:
-    """Refuse labels of some rows, (R,), as `Affinities` does; of several tables, first of each."""
-    if table.file_of_row is not None:
-        for number, label in enumerate(table.labels):
-            of_file = replace(affinities, source=label.source, column=label.column)
-            of_file.refuse_other_units(rows & (table.file_of_row == number))
-    affinities.refuse_other_units(rows)
+    return CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
 
 
 def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
@@ -554,25 +534,6 @@ def _bad_cell(
         f"{expected}. {advice}"
     )
     return BadCell("label", "invalid label", str(value), error, LabelError)
-
-
-def apply_floor(rows: pd.DataFrame, floor: Floor, quantity: Quantity) -> tuple[pd.DataFrame, int]:
-    """Drop or censor the rows at the floor, a worst value that several pairs share; count them."""
-    if quantity.classes:
-        return rows, 0
-    exact = rows["censored"] == 0
-    strength = quantity.sign * rows["pkd"]
-    at_floor = exact & (strength == strength[exact].min())
-    count = int(at_floor.sum())
-    is_shared = len(rows.loc[at_floor, ["antibody", "antigen"]].drop_duplicates()) > 1
-    # if all are there, they are refused as equal labels
-    if not is_shared or count <= FLOOR_SHARE * exact.sum() or count == exact.sum():
-        return rows, 0
-    if floor == "drop":
-        rows = rows[~at_floor]
-    elif floor == "censor":
-        rows = rows.assign(censored=rows["censored"].where(~at_floor, -quantity.sign))
-    return rows, count
 
 
 # ---- errors and weights ----
@@ -683,188 +644,3 @@ def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Fl
     high = values[used].max() / typical
     say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
     return np.where(used, typical / values, 1.0)
-
-
-def share_of_pairs(pairs: pd.DataFrame, *, of_errors: bool) -> Floats | None:
-    """Return the variance of each pair's label relative to its mean, (P,), given those of rows.
-
-    Parameters
-    ----------
-    pairs : DataFrame
-        Has ``measurements``, and ``share`` if there are errors or weights.
-    of_errors : bool
-        Whether the shares are of errors, beside which a model errs.
-    """
-    if "share" not in pairs:
-        return None
-    # the mean of m measurements has an m-th of their variance
-    share = (pairs["share"] / pairs["measurements"]).to_numpy(np.float64)
-    share = share / (math.fsum(share) / len(share))  # the same whatever the order of the rows
-    return np.asarray(OF_MODEL + (1 - OF_MODEL) * share if of_errors else share)
-
-
-# ---- replicates ----
-
-
-def spread_of(exact: pd.Series[float]) -> float:
-    """Return the standard deviation of exact labels; infinite if there are fewer than two."""
-    return float(exact.std()) if len(exact) > 1 else np.inf
-
-
-def replicate_noise(rows: pd.DataFrame) -> float | None:
-    """Pool the standard deviation of exact replicates over all pairs."""
-    # equal labels of a pair count once: they are copies of one measurement
-    rows = rows[rows["censored"] == 0].drop_duplicates(["antibody", "antigen", "pkd"])
-    exact = rows.groupby(["antibody", "antigen"])["pkd"]
-    degrees_of_freedom = int((exact.size() - 1).sum())
-    if degrees_of_freedom == 0:
-        return None
-    squares = ((rows["pkd"] - exact.transform("mean")) ** 2).sum()
-    return float(np.sqrt(squares / degrees_of_freedom))
-
-
-def disagreement(rows: pd.DataFrame) -> pd.Series[float]:
-    """Return by how much the labels of each pair contradict each other in pKd, bounds included."""
-    at_least = rows["pkd"].where(rows["censored"] >= 0)
-    at_most = rows["pkd"].where(rows["censored"] <= 0)
-    pair = [rows["antibody"], rows["antigen"]]
-    return at_least.groupby(pair).max() - at_most.groupby(pair).min()
-
-
-def merge_replicates(
-    table: SequenceTable, rows: pd.DataFrame, how: Replicates, quantity: Quantity
-) -> pd.DataFrame:
-    """Join the rows of each pair into one, and count their different measurements.
-
-    Parameters
-    ----------
-    table : SequenceTable
-        Names rows in errors.
-    rows : DataFrame
-        R rows with a label.
-    how : Replicates
-        As ``--replicates``; ``error`` raises `LabelError` if labels of a pair differ.
-    quantity : Quantity
-        Of the labels.
-    """
-    if how == "keep":
-        return rows.assign(measurements=1)
-    if how == "error":
-        _refuse_conflicts(table, rows, quantity)
-    if quantity.classes:
-        rows = rows.assign(share=rows.get("share", 1.0))
-        if how == "first":
-            rows = rows.drop_duplicates(["antibody", "antigen"])
-    # Exact and censored labels of a pair stay separate: a bound cannot be averaged.
-    groups = rows.groupby(_of_pair(rows), sort=False, as_index=False)
-    averaged = how in ("median", "mean")
-    chosen: dict[str, tuple[str, str]] = {}
-    if "share" in rows:
-        chosen["share"] = ("share", "first")
-    merged = groups.agg(
-        row=("row", "first"),
-        pkd=("pkd", how if averaged else "first"),
-        # equal numbers may be one measurement twice; equal classes are counted
-        measurements=("pkd", "size" if quantity.classes else "nunique"),
-        **chosen,
-    )
-    if not averaged:
-        return merged.assign(measurements=1)
-    if "share" not in rows:
-        return merged
-    return _average_by_weight(rows, groups.ngroup(), merged, how)
-
-
-def _average_by_weight(
-    rows: pd.DataFrame, group: pd.Series[int], merged: pd.DataFrame, how: Replicates
-) -> pd.DataFrame:
-    """Return P merged pairs with labels and shares to which replicates count by their weights.
-
-    `group` is the pair of each row. A median is where half of the weight is below, between the
-    middles of two labels.
-    """
-    order = np.lexsort((rows["share"], rows["pkd"], group))
-    value = rows["pkd"].to_numpy(np.float64)[order]
-    weight = 1 / rows["share"].to_numpy(np.float64)[order]
-    pair = group.to_numpy(np.int64)[order]
-    total = np.bincount(pair, weight)
-    size = np.bincount(pair)
-    end = np.cumsum(size)
-    start = end - size
-    if how == "mean":
-        label = np.bincount(pair, weight * value) / total
-    else:
-        middle = pd.Series(weight).groupby(pair).cumsum().to_numpy() - weight / 2
-        half = total / 2
-        below_half = np.bincount(pair, middle <= half[pair]).astype(np.int64)
-        first = np.maximum(start, start + below_half - 1)
-        second = np.minimum(first + 1, end - 1)
-        step = np.where(second > first, middle[second] - middle[first], 1.0)
-        along = np.clip((half - middle[first]) / step, 0.0, 1.0)
-        label = value[first] + along * (value[second] - value[first])
-    is_alike = np.maximum.reduceat(weight, start) == np.minimum.reduceat(weight, start)
-    return merged.assign(
-        pkd=merged["pkd"].where(is_alike, label),
-        share=merged["share"].where(is_alike, size / total),
-    )
-
-
-def _of_pair(rows: pd.DataFrame) -> list[str]:
-    """Return the columns in which the replicates of a pair are equal."""
-    categories = [name for name in map(str, rows.columns) if name.startswith("category ")]
-    return ["antibody", "antigen", "censored", *categories]
-
-
-def number_replicates(rows: pd.DataFrame) -> pd.Series[int]:
-    """Number the pairs of R rows, (R,): rows of one number are replicates, which may be merged."""
-    return rows.groupby(_of_pair(rows), sort=False).ngroup()
-
-
-def in_order(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Sort pairs, so that the order of the rows does not matter."""
-    names = ["antibody", "antigen", "censored", "pkd"]
-    names += [name for name in map(str, pairs) if name == "share" or name.startswith("category ")]
-    return pairs.sort_values(names, kind="stable")
-
-
-def arrays_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
-    types = {"pkd": np.float64, "censored": np.int8}
-    columns = {}
-    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
-        # a copy: arrays that pandas shares are read-only
-        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
-    return columns
-
-
-def pair_of_row(rows: pd.DataFrame, pairs: pd.DataFrame, total: int) -> Ints:
-    """Return the pair that each row of a table was merged into, (R,); -1 for rows of none."""
-    of_row = np.full(total, -1, np.int64)
-    if rows is pairs:  # of each pair the row that it was taken from
-        of_row[pairs["row"].to_numpy()] = np.arange(len(pairs))
-        return of_row
-    names = _of_pair(rows)
-    numbered = pairs[names].assign(pair=np.arange(len(pairs)))
-    merged = rows[[*names, "row"]].merge(numbered, on=names, how="left")
-    of_row[merged["row"].to_numpy()] = merged["pair"].to_numpy()
-    return of_row
-
-
-def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quantity) -> None:
-    spread = disagreement(rows)
-    if spread.max() > 0:
-        worst = rows.set_index(["antibody", "antigen"]).loc[[spread.idxmax()]]
-        at = ", ".join(table.row_name(r) for r in worst["row"][:5])
-        if quantity.classes:
-            both = sorted({int(level) for level in worst["pkd"]})
-            classes = " and ".join(quoted(quantity.classes[level]) for level in both)
-            msg = (
-                f"{table.source}: rows {at} measure the same pair and are {classes}; expected one "
-                "class. Fix them, or count both with --replicates median."
-            )
-            raise LabelError(msg)
-        msg = (
-            f"{table.source}: rows {at} measure the same pair and differ by up to "
-            f"{quantity.show(spread.max())} {quantity}. Fix them, or use --replicates median."
-        )
-        raise LabelError(msg)

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
 
 
-BLOCK = 1 << 19
-"""Numbers measured at a time: a whole table in float64 may not fit into memory."""
+BLOCK = 1 << 18
+"""Numbers measured or projected at a time: a whole table in float64 may not fit into memory, and
+OpenBLAS would share larger products among threads, which wait for each other."""
 SPREAD_FLOOR = 0.1
 """Smallest spread used, relative to the median column: columns that hardly vary are mostly noise
 and would otherwise be amplified to variance 1."""

@@ -344,14 +344,21 @@ def chains_of(vectors: PairVectors, kind: Kind) -> Sequence[Chains]:
     return [tuple(sorted(antigen, key=len)) for antigen in chains]
 
 
-def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, ...] | None:
-    """Return the consensus of the sequences of pairs, (R,), if most pairs share their lengths."""
+def shared_lengths(chains: Sequence[Chains], of_pair: Index) -> tuple[int, ...] | None:
+    """Return the lengths of the chains that most pairs, (R,), have; None if no such are."""
     lengths = [tuple(map(len, sequence)) for sequence in chains]
     lengths_of_pairs = Counter(lengths[i] for i in np.sort(of_pair).tolist())
     usual, most = lengths_of_pairs.most_common(1)[0]
-    if most < SHARED_LENGTH * len(of_pair):
+    return usual if most >= SHARED_LENGTH * len(of_pair) else None
+
+
+def common_reference(chains: Sequence[Chains], of_pair: Index) -> tuple[str, ...] | None:
+    """Return the consensus of the sequences of pairs, (R,), if most pairs share their lengths."""
+    usual = shared_lengths(chains, of_pair)
+    if usual is None:
         return None
-    usual_chains = [chains[i] for i in distinct(of_pair).tolist() if lengths[i] == usual]
+    used = trained_sequences(chains, of_pair)
+    usual_chains = [sequence for sequence in used if tuple(map(len, sequence)) == usual]
     from abag.head.regimes.relations import consensus  # imports pandas, which --help does not
 
     reference = []
@@ -366,16 +373,16 @@ def identity(chains: Sequence[Chains], reference: tuple[str, ...]) -> float:
     A residue counts where it is more common than any other: each of two unrelated sequences of one
     length has half of their consensus.
     """
+    from abag.head.regimes.relations import count_letters
+
     expected_S = align([reference], reference)[0]
-    positions = expected_S != ord(NOTHING)
-    codes_NL = align(chains, reference)[:, positions]
-    same_NL = codes_NL == expected_S[positions]
-    count_L = same_NL.sum(axis=0)
-    for at in np.flatnonzero(2 * count_L <= len(chains)).tolist():
-        others = codes_NL[~same_NL[:, at], at]
-        if np.bincount(others).max() >= count_L[at]:
-            count_L[at] = 0
-    return float(count_L.sum() / same_NL.size)
+    positions = np.flatnonzero(expected_S != ord(NOTHING))
+    others_LK = count_letters(align(chains, reference)[:, positions])
+    expected = np.arange(len(positions)), expected_S[positions]
+    count_L = others_LK[expected]
+    others_LK[expected] = 0
+    is_usual_L = count_L > others_LK.max(axis=1)
+    return float(count_L[is_usual_L].sum() / (len(chains) * len(positions)))
 
 
 def why_no_variants(kind: Kind, chains: Sequence[Chains], of_pair: Index) -> str:

@@ -266,6 +266,8 @@ class LinearModel(PairModel):
         """Predict pKd, (P,)."""
         pkd = np.full(len(vectors), self.settings.intercept)
         for kind, side in self.sides.items():
+            if not side.weight_D.any():  # of a ridge of the other side
+                continue
             of_kind = vectors.sides[kind]
             pkd += side.scaling.project(of_kind.x_ND, side.weight_D)[of_kind.index]
         if self.features is not None:

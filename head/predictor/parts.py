@@ -52,9 +52,9 @@ from abag.head.models.probit import ClassLink
 from abag.head.models.registry import MODELS, NETWORK, closed_forms, describe_left_out
 from abag.head.models.residue_kernel import (
     RESIDUE_KERNEL,
-    common_reference,
     find_residue_sides,
     residue_training,
+    shared_lengths,
 )
 from abag.head.models.ridge import FeatureBlock, fit_ridge
 from abag.head.regimes.relations import distance_to_consensus
@@ -657,7 +657,7 @@ class BaselineInputs:
 def count_mutations(pairs: LabelledPairs) -> Ints | None:
     """Count the edits from the consensus, (N,); None for antibodies of different lengths."""
     chains = pairs.table.antibodies.chains
-    if common_reference(chains, pairs.antibody) is None:
+    if shared_lengths(chains, pairs.antibody) is None:
         return None
     return distance_to_consensus(chains)
 

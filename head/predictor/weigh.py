@@ -765,7 +765,7 @@ def score_held_out(
             {name: values[some] for name, values in baselines.items()},
             None if classes else covered[some],
             weights=mixture.weights,
-            of_classes=bool(classes),
+            quantity=pairs.quantity,
         )
         if classes:
             add_classes(score, tested.some(some), predicted, means, classes)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,8 +26,8 @@ from abag.core.options import user_path
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import read_texts
+from abag.head.labels.labelled_pairs import LabelledPairs, number_replicates
 from abag.head.labels.options import SplitOptions
-from abag.head.labels.values import number_replicates
 from abag.head.regimes.relations import NONE, PairGroups
 from abag.head.regimes.sides import (
     LEAST_GROUPS,
@@ -65,10 +65,6 @@ from abag.head.regimes.splits import (
     part_names,
     read_splits,
 )
-
-if TYPE_CHECKING:
-    from abag.head.labels.labelled_pairs import LabelledPairs
-
 
 FULLEST = 1.2
 """Most pairs of a fold in `_beside_folds`, relative to an equal share."""

@@ -473,11 +473,19 @@ def consensus(texts: Sequence[str]) -> str:
 
 def _most_common(code_NL: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return the most common letter of each position, (L,); of ties the first."""
+    return np.asarray(count_letters(code_NL).argmax(axis=1), np.uint8)
+
+
+def count_letters(code_NL: NDArray[np.uint8]) -> Ints:
+    """Count each of the `LETTERS` at each position of N sequences, (L, LETTERS)."""
     length = code_NL.shape[1]
-    # each position has its own `LETTERS` cells: one count for all positions
-    cells = code_NL + LETTERS * np.arange(length)
-    counts = np.bincount(cells.ravel(), minlength=length * LETTERS).reshape(length, LETTERS)
-    return np.asarray(counts.argmax(axis=1), np.uint8)
+    # each position has its own cells: one count for all positions
+    first_L = LETTERS * np.arange(length)
+    counts = np.zeros(length * LETTERS, np.int64)
+    for at in range(0, len(code_NL), QUERIES_AT_ONCE):  # whose cells stay in the cache
+        cells = code_NL[at : at + QUERIES_AT_ONCE] + first_L
+        counts += np.bincount(cells.ravel(), minlength=len(counts))
+    return counts.reshape(length, LETTERS)
 
 
 NONE = -1

@@ -61,6 +61,7 @@ from abag.head.labels.options import (
 )
 from abag.head.labels.values import read_affinities, refuse_cells
 from abag.head.models.registry import MEAN, MODELS
+from abag.head.models.ridge import expected_labels
 from abag.head.predictor.options import EvaluateOptions
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
 from abag.head.predictor.scoring import load_predictor, refuse_antigen
@@ -88,6 +89,10 @@ NOTICEABLE = 0.01
 """Share of the spread of the labels below which a mean error is not worth a line."""
 LEAST_SHIFT = 1 / 3
 """Mean error, relative to the RMSE, from which it is worth to take it off."""
+MOST_STEPS = 50
+"""Of Newton's method."""
+CLOSE = 1e-6
+"""Step in sigmas at which it ends."""
 PAIRS_OF_BATCH = 10
 """Measured pairs of another batch that tell its level well enough."""
 
@@ -130,7 +135,7 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
             mean,
             {},
             None,
-            of_classes=bool(saved.quantity.classes),
+            quantity=saved.quantity,
         )
         if saved.quantity.classes:
             add_classes(score, tested, theirs, mean, saved.quantity.classes)
@@ -308,7 +313,7 @@ def decide_prediction(
             column = own if own and not table.has("prediction") else table.column("prediction")
             refuse_affinity(Column(table, column), quantity)
             # predictions of classes are numbers
-            meaning = as_it_is(column, AS_IN_THE_RUN, replace(quantity, classes=()))
+            meaning = as_it_is(column, replace(quantity, classes=()), AS_IN_THE_RUN)
     except AbagError as error:
         return LabelLayout(source=table.source, meaning=None, options=options, refused=error)
     return LabelLayout(source=table.source, meaning=meaning, options=options)
@@ -480,7 +485,7 @@ def _score_regimes(
             baselines_here,
             None if classes else inside,
             weights=predictor.regimes[used].mixture.weights,
-            of_classes=bool(classes),
+            quantity=pairs.quantity,
         )
         if classes:
             add_classes(score, tested, predicted_here, mean_label, classes)
@@ -530,16 +535,20 @@ def _tested_pairs(
 def _score_shift(
     saved: SavedRun, predictor: Predictor, groups: PairGroups, scores_by_row: pd.DataFrame
 ) -> dict[str, Any]:
-    """Return the mean error of the exact labels, the RMSE without it, and both in words."""
+    """Return the mean error, the RMSE of exact labels without it, and both in words."""
     pairs = groups.pairs
-    rows = np.flatnonzero(pairs.censored == 0)
-    predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)[rows]
-    error = predicted - pairs.pkd[rows]
-    if not len(rows):
+    exact = pairs.censored == 0
+    error = scores_by_row["pkd_predicted"].to_numpy(np.float64) - pairs.pkd
+    if not exact.any():
         return {"bias": None, "bias_interval": None, "rmse_without_bias": None, "sentence": ""}
-    names = scores_by_row["regime"].to_numpy(str)[rows]
-    weight = weights_of(pairs.share, rows)
-    bias = mean_claim(error, _groups_of_regimes(predictor, groups, rows, names), weight=weight)
+    names = scores_by_row["regime"].to_numpy(str)
+    weight = weights_of(pairs.share, np.arange(len(pairs)))
+    errors = errors_with_bounds(
+        error, pairs.censored, scores_by_row["sigma"].to_numpy(np.float64), weight
+    )
+    bias = mean_claim(errors, _groups_of_regimes(predictor, groups, names), weight=weight)
+    weight = weights_of(pairs.share, np.flatnonzero(exact))
+    error = error[exact]
     root = float(np.sqrt(np.average(np.square(error), weights=weight)))
     without = rmse(error, np.full(len(error), bias.value), weight)
     quantity = saved.quantity
@@ -547,6 +556,7 @@ def _score_shift(
     if not quantity.affinity:
         spreads = [regime["rmse_of_mean"] for regime in saved.summary["regimes"]]
         noticeable = NOTICEABLE * max(spreads, default=0.0)
+    is_selection = len(error) < (1 - MANY_BOUNDS) * len(pairs)
     sentence = ""
     if abs(bias.value) >= noticeable and without is not None:
         show = quantity.show
@@ -558,12 +568,14 @@ def _score_shift(
             sentence += f" [{show(ends[0])}, {show(ends[1])}]"
         unit = "" if quantity.classes else f" {quantity}"
         sentence += f"{unit} too {side} on average"
-        if bias.low is not None:
+        if len(error) < len(pairs):
+            sentence += " by labels and bounds"
+        if bias.low is not None and not (bias.holds or bias.fails):
+            sentence += ", which may be chance"
+        elif bias.low is not None and not is_selection:
             sentence += f"; RMSE {show(root)}, and {show(without)} once this is taken off"
-    is_selection = len(rows) < (1 - MANY_BOUNDS) * len(pairs)
-    is_selection |= np.ptp(pairs.pkd[rows]) == 0  # such as the end of an assay
-    is_large = len(rows) >= LEAST_ROWS and abs(bias.value) >= LEAST_SHIFT * root
-    if is_large and not is_selection:
+    is_large = len(error) >= LEAST_ROWS and abs(bias.value) >= LEAST_SHIFT * root
+    if is_large and np.ptp(pairs.pkd[exact]):  # else such as the end of an assay
         is_untold = bias.low is None
         if is_untold:
             sentence += (
@@ -580,22 +592,57 @@ def _score_shift(
     }
 
 
+def errors_with_bounds(
+    error: Floats, censored: NDArray[np.int8], sigma: Floats, weight: Floats | None = None
+) -> Floats:
+    """Return values, (R,), whose mean is that of the errors, and which deviate from it as they do.
+
+    Exact labels alone are a selection, whose predictions are shifted by that. The mean is the most
+    likely one if errors are normal, given those of labels, and by how much bounds are exceeded;
+    each value deviates by its influence on the mean. Without bounds, values are the errors.
+
+    Parameters
+    ----------
+    error : Floats, shape=(R,)
+        Prediction minus label or bound.
+    censored : ndarray, shape=(R,), dtype=int8
+        -1 if the label is below its bound, 1 if above, 0 if exact.
+    sigma : Floats, shape=(R,)
+        Of the predictions.
+    weight : Floats, shape=(R,), optional
+    """
+    if not censored.any():
+        return error
+    typical = float(np.sqrt(np.average(np.square(sigma), weights=weight)))
+    mean = 0.0
+    for _ in range(MOST_STEPS):
+        # of labels relative to their predictions, bounds are at -error
+        expected, variance = expected_labels(-error, censored, np.full(len(error), -mean), typical)
+        away = -expected - mean
+        told = float(np.average(1 - variance / typical**2, weights=weight))
+        step = float(np.average(away, weights=weight)) / told
+        mean += step
+        if abs(step) < CLOSE * typical:
+            break
+    return np.asarray(mean + away / told)
+
+
 def _groups_of_regimes(
-    predictor: Predictor, groups: PairGroups, rows: Ints, names: NDArray[np.str_]
+    predictor: Predictor, groups: PairGroups, names: NDArray[np.str_]
 ) -> list[Ints]:
-    """Group rows of several regimes, each by what is new about it, once for either side."""
+    """Group pairs of several regimes, each by what is new about it, once for either side."""
     level_R2 = np.array([REGIMES[name].levels for name in names])
-    total = len(rows)
+    total = len(names)
     sides = []
     for side, kind in enumerate(KINDS):
         group = np.arange(total)  # a side that is known groups nothing
         for level in filter(None, distinct(level_R2[:, side]).tolist()):
             inside = level_R2[:, side] == level
-            counted_as = _counted(predictor, groups, kind, level)[rows[inside]]
+            counted_as = _counted(predictor, groups, kind, level)[inside]
             group[inside] = level * total + np.unique(counted_as, return_inverse=True)[1]
         sides.append(group)
     is_known = ~level_R2.any(axis=1)
-    clusters = [_counted(predictor, groups, kind, 0)[rows[is_known]] for kind in KINDS]
+    clusters = [_counted(predictor, groups, kind, 0)[is_known] for kind in KINDS]
     both = np.unique(np.stack(clusters), axis=1, return_inverse=True)[1].reshape(-1)
     for group in sides:
         group[is_known] = LEVELS * total + both

@@ -19,9 +19,8 @@ from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import read_names
 from abag.head.labels.column import Remembered, decide_label
 from abag.head.labels.headers import Quantity
-from abag.head.labels.labelled_pairs import CONFLICT_PKD, LabelledPairs
+from abag.head.labels.labelled_pairs import CONFLICT_PKD, LabelledPairs, disagreement, spread_of
 from abag.head.labels.options import BesideRole, LabelOptions
-from abag.head.labels.values import disagreement, spread_of
 
 MEASURED = "measured.parquet"
 BESIDE = ("feature:", "category:", "error:", "weight:")

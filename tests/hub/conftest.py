@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import huggingface_hub.constants
+import huggingface_hub.file_download
 import pytest
 
 sys.path.append(str(Path(__file__).parent))
@@ -26,7 +27,8 @@ def hub(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     constants = huggingface_hub.constants
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, served.address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    for module in (constants, huggingface_hub.file_download):  # which has a copy before 1.0
+        monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
     monkeypatch.setattr(constants, "ENDPOINT", served.address)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf-home" / "hub"))

@@ -9,7 +9,7 @@ import threading
 import h5py
 import numpy as np
 import pytest
-from fake_hub import Problem, allow
+from fake_hub import OPEN_SOCKET, Problem, allow
 from faults import UnsafeFile
 from huggingface_hub import HfApi
 from invoke import one_line, run
@@ -354,10 +354,11 @@ def test_a_next_page_is_asked_of_the_same_hub_and_its_files_are_taken(hub, pushe
 def test_an_answer_that_is_nested_too_deeply_is_one_line(hub, pushed, tmp_path, answered):
     hub.bodies = {answered: b"[" * 100_000}
     text = one_line("store", "pull", f"{ADDRESS}@main", "--store", tmp_path / "new")
-    assert "nested more deeply than that of any hub" in text
+    assert "is not a hub (RecursionError" in text
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.filterwarnings(OPEN_SOCKET)
 @pytest.mark.parametrize("has_length", [True, False])
 def test_a_file_that_is_larger_than_listed_is_refused_while_it_arrives(
     hub, pushed, tmp_path, has_length
@@ -474,7 +475,8 @@ def test_each_failure_is_one_line(hub, store, tmp_path, monkeypatch):
     hub.may_read = False
     assert "may not see it" in one_line("store", "pull", ADDRESS, *new)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
+    offline = "huggingface_hub.constants.is_offline_mode"  # not before 1.0
+    monkeypatch.setattr(offline, lambda: True, raising=False)
     hub.close()
     assert "cannot be reached" in one_line("store", "pull", ADDRESS, *new)
     assert not (tmp_path / "new").exists()
