@@ -1,22 +1,22 @@
-"""Would trees, or a kernel that learns which columns count, be a part of a stack?
+"""What do trees, or a kernel that learns which columns count, add to a stack?
 
 Judged by rows that abag never saw.
 
-    python benchmarks/bench_trees.py collect FOLDER --out DIR [--seeds 2] [--sizes 120 500] [--only rbd]
+    python benchmarks/bench_trees.py collect FOLDER --out DIR [--seeds 2] [--sizes 120 500] [--only rbd] [--others forest]
     python benchmarks/bench_trees.py judge --out DIR
     python benchmarks/bench_trees.py binary FOLDER --out lines.jsonl [--seeds 4] [--only rbd]
     python benchmarks/bench_trees.py summary --out lines.jsonl
     python benchmarks/bench_trees.py collect --tiny --out DIR
 
-`collect` is that of `bench_mixing.py` with more parts, which are fitted in every fold: a random forest,
-extremely randomised trees, boosted trees (all of scikit-learn), and `relevance`, kernel ridge whose
+`collect` is that of `bench_mixing.py`, and keeps `trees` with the other parts. `--others` are fitted in
+every fold, too: a random forest, boosted trees (of scikit-learn), and `relevance`, kernel ridge whose
 columns are weighed three times by the mean squared slope of the fit before (Radhakrishnan et al.,
-Science 383:1461, 2024, on the diagonal). They read one-hot columns of the
-residues of a side that consists of variants, shares of residues and lengths of another. The same
+Science 383:1461, 2024, on the diagonal). They read what `trees` read. The same
 rows are predicted by ridge, forest and process of scikit-learn as in `bench_peers.py`. `judge` weighs
 the parts of each regime with and without trees, and prints the RMSE of held-out rows relative to that
-without; beside the best of the three regressors, how often it is 10 % above that. `binary` has the
-stack with and without a forest on tables of yes and no, beside a forest alone, as `bench_binary.py`.
+without; beside the best of the three regressors, how often it is 10 % above that; `--without` leaves out
+other parts, too. `binary` has the stack with and without trees on tables of yes and no, beside the
+classifiers of `bench_binary.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import json
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -36,14 +36,15 @@ from bench_mixing import LEAST_ROWS, collect, draw
 from scipy.spatial.distance import cdist
 
 NAMES = ("her2", "rbd", "hiv", "skempi", "additive", "epistatic")
-TREES = {"forest": 100, "extra": 100, "boosted": 150, "relevance": 3}
+BUILT_IN = "trees"
+OTHERS = {"forest": 100, "boosted": 150, "relevance": 3}
 """Number of trees, or of times that columns are weighed."""
 WIDTHS = (0.3, 1.0, 3.0, 10.0)
 """Squared lengths of kernels, relative to the median squared distance."""
 NOISES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 FITTED: dict[int, tuple] = {}
 """Models of this process, which `load` finds again: trees are not written to files here."""
-SECONDS = dict.fromkeys(TREES, 0.0)
+SECONDS = dict.fromkeys((BUILT_IN, *OTHERS), 0.0)
 
 
 @dataclass(frozen=True)
@@ -160,11 +161,7 @@ def fit_trees(name):
     """Return a function that fits trees to training rows."""
 
     def fit(training):
-        from sklearn.ensemble import (
-            ExtraTreesRegressor,
-            GradientBoostingRegressor,
-            RandomForestRegressor,
-        )
+        from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
 
         from abag.head.models.residue_kernel import columns_of, find_residue_sides
 
@@ -174,12 +171,9 @@ def fit_trees(name):
             kinds = find_residue_sides(training.vectors, [training.rows])[0]
         columns = columns_of(training.vectors, training.rows, kinds, marks_new=False)
         x_FC = inputs(training.vectors.take(training.rows), columns)
-        number = TREES[name]
+        number = OTHERS[name]
         model = {
             "forest": lambda: RandomForestRegressor(
-                number, min_samples_leaf=2, max_features=1 / 3, random_state=0
-            ),
-            "extra": lambda: ExtraTreesRegressor(
                 number, min_samples_leaf=2, max_features=1 / 3, random_state=0
             ),
             "boosted": lambda: GradientBoostingRegressor(
@@ -197,9 +191,18 @@ def fit_trees(name):
 
 
 def register(names):
-    """Make trees parts of every stack of this process."""
+    """Make other models parts of every stack of this process, and time these and trees."""
     from abag.head.models.registry import MODELS, ModelEntry
 
+    entry = MODELS[BUILT_IN]
+
+    def timed(training):
+        started = time.thread_time()
+        model = entry.fit(training)
+        SECONDS[BUILT_IN] += time.thread_time() - started
+        return model
+
+    MODELS[BUILT_IN] = replace(entry, fit=timed)
     for name in names:
         MODELS[name] = ModelEntry(help=name, load=Trees.load, settings=Number, fit=fit_trees(name))
 
@@ -224,9 +227,9 @@ def predict_peers(folder, name, size, seed):
     return y[len(train) :], peers(np.hstack(blocks), y, rows[: len(train)], rows[len(train) :])
 
 
-def collect_one(folder, out, name, size, seed):
-    """Fit one draw with trees as parts, and add what the regressors predict."""
-    register(TREES)
+def collect_one(folder, out, name, size, seed, others):
+    """Fit one draw with other parts, and add what the regressors predict."""
+    register(others)
     path = out / f"{name}-{size}-{seed}.npz"
     started = time.process_time()
     collect(folder, out, name, size, seed)
@@ -241,13 +244,14 @@ def collect_one(folder, out, name, size, seed):
 
 def collect_all(args):
     """Collect every table, size and draw that is not there, each in a process of its own."""
-    tables = [name for name in NAMES if not args.only or name in args.only]
+    tables = args.only or NAMES  # also of other files of the folder
     jobs = [(args.folder, args.out, name, size, seed)
             for seed in range(args.first_seed, args.first_seed + args.seeds)
             for size in args.sizes for name in tables
             if not (args.out / f"{name}-{size}-{seed}.npz").exists()]  # fmt: skip
     if args.tiny:
         jobs = [(None, args.out, "additive", 60, 0)]
+    jobs = [(*job, args.others) for job in jobs]
     with ProcessPoolExecutor(args.cores, get_context("spawn"), max_tasks_per_child=1) as pool:
         done = [pool.submit(collect_one, *job) for job in jobs]
         for job, future in zip(jobs, done, strict=True):
@@ -261,7 +265,7 @@ def rmse(predicted, truth):
     return float(np.sqrt(np.mean(np.square(predicted - truth))))
 
 
-def judge(out):
+def judge(out, without=()):
     """Print errors with trees as parts relative to those without, by table and size."""
     from abag.head.predictor.weigh import stack_weights
 
@@ -274,7 +278,9 @@ def judge(out):
         if "seconds" in kept.files:
             whole, *spent = kept["seconds"].tolist()
             rest = whole - sum(spent)
-            shares.append({"size": int(size), **dict(zip(TREES, np.divide(spent, rest)))})  # noqa: B905 - the last may be absent
+            shares.append(
+                {"size": int(size), **dict(zip(SECONDS, np.divide(spent, rest), strict=True))}
+            )
         for regime in np.unique(kept["test:regime"]):
             inside = kept["test:regime"] == regime
             if inside.sum() < LEAST_ROWS or f"{regime}:errors" not in kept:
@@ -284,14 +290,18 @@ def judge(out):
             error_RK, group = kept[f"{regime}:errors"], kept[f"{regime}:groups"]
             line = {"table": name, "size": int(size), "seed": int(seed), "regime": regime,
                     "n": int(inside.sum())}  # fmt: skip
-            options = {"stack": (), "+ all": tuple(TREES)}
-            options |= {f"+ {tree}": (tree,) for tree in TREES if tree in parts}
-            for what, used in options.items():
-                columns = [k for k, part in enumerate(parts) if part in used or part not in TREES]
+            options = {"stack": ((), ())}
+            options |= {f"+ {tree}": ((tree,), ()) for tree in SECONDS if tree in parts}
+            options |= {f"+ {BUILT_IN} - {part}": ((BUILT_IN,), (part,)) for part in without}
+            for what, (used, left_out) in options.items():
+                columns = []
+                for k, part in enumerate(parts):
+                    if part in used or part not in (*SECONDS, *left_out):
+                        columns.append(k)
                 some = [parts[k] for k in columns]
                 weights = stack_weights(error_RK[:, columns], group, some.index("train_mean"))
                 line[what] = rmse(predicted[:, columns] @ weights, truth)
-                if len(used) == 1:
+                if used and not left_out:
                     line[f"weight of {used[0]}"] = float(weights[some.index(used[0])])
                     line[f"{used[0]} alone"] = rmse(predicted[:, parts.index(used[0])], truth)
             best = [kept[file][inside] for file in kept.files if file.startswith("peer:")]
@@ -309,7 +319,7 @@ def judge(out):
     print("RMSE beside that without trees, %, mean of the regimes")
     print(by_fit.round(2).to_string())
     print(relative[options].agg(["mean", "min", "max"]).round(2).to_string())
-    for tree in TREES:
+    for tree in SECONDS:
         if f"weight of {tree}" not in frame:
             continue
         chosen = frame[f"weight of {tree}"] > 0
@@ -327,11 +337,12 @@ def judge(out):
 
 
 def binary(args):
-    """Yield lines of tables of yes and no: a stack, one with a forest, and a forest alone."""
+    """Yield lines of tables of yes and no: a stack, one without trees, and classifiers."""
     from bench_binary import CASES, draws, fit, peers, scores
 
     from abag.head.models.registry import MODELS
 
+    entry = MODELS[BUILT_IN]
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     for name in ("her2", "rbd"):
         if args.only and name not in args.only:
@@ -340,15 +351,15 @@ def binary(args):
         for drawn in draws(args.folder, name, cases, seeds):
             line = drawn.line
             held_out = drawn.y[drawn.held_out]
-            p = peers(drawn.x_ND, drawn.y, drawn.kept, drawn.held_out)["forest"]
-            yield {**line, "model": "forest", **scores(held_out, p)}
+            found = peers(drawn.x_ND, drawn.y, drawn.kept, drawn.held_out)
+            for peer, p in found.items():
+                yield {**line, "model": peer, **scores(held_out, p)}
             with tempfile.TemporaryDirectory() as at:
                 store = Path(at) / "store"
                 table, new = drawn.embed(store)
-                for model, names in (("stack", ()), ("stack and forest", ("forest",))):
-                    for tree in TREES:
-                        MODELS.pop(tree, None)
-                    register(names)
+                for model, parts in (("without trees", {}), ("stack", {BUILT_IN: entry})):
+                    MODELS.pop(BUILT_IN, None)
+                    MODELS.update(parts)
                     folder = Path(at) / model.replace(" ", "-")
                     folder.mkdir()
                     started = time.process_time()
@@ -371,6 +382,8 @@ def main():
     parser.add_argument("--shares", type=float, nargs="*", default=[0.01, 0.1])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--others", nargs="*", choices=[*OTHERS], default=[])
+    parser.add_argument("--without", nargs="*", default=[])
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
@@ -389,7 +402,7 @@ def main():
         return
     args.out.mkdir(parents=True, exist_ok=True)
     if args.step == "judge":
-        judge(args.out)
+        judge(args.out, args.without)
     else:
         collect_all(args)
 

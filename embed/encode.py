@@ -37,7 +37,7 @@ from abag.core.errors import DeviceError, EncoderError, is_out_of_memory
 from abag.core.files import cache_dir
 from abag.core.messages import detail, note
 from abag.embed.encoders.family import Encoder, PoolingEncoder
-from abag.embed.encoders.heads import LanguageModelHead
+from abag.embed.encoders.loading import LanguageModelHead
 from abag.embed.encoders.packing import (
     LayerPooling,
     PackedBatch,

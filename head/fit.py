@@ -449,6 +449,7 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
         device if use_gpu else None,
         run_pairs=trainings.parts.pairs,
         residue_sides=trainings.parts.residue_sides,
+        seed=trainings.config.seed,
     )
     return impute_censored(latent_labels(training))
 

@@ -590,12 +590,3 @@ def test_abag_sklearn_is_imported_on_use_and_hides_nothing():
         "print(PairVectorizer.__module__)"
     )
     assert done.stdout.strip() == "abag.head.estimators.scikit", done.stderr
-
-
-def test_without_scikit_learn_one_line_says_how_to_install_it():
-    done = python(
-        "import sys; sys.modules['sklearn'] = None\n"
-        "import abag\n"
-        "try:\n    abag.sklearn\nexcept abag.AbagError as error:\n    print(error)"
-    )
-    assert "pip install scikit-learn" in done.stdout, done.stderr

@@ -49,7 +49,7 @@ print(sorted(EXTRAS & {*sys.modules}))
 def test_every_public_name_needs_no_package_of_an_extra():
     extras = {
         "ablang2", "anndata", "antiberty", "faesm", "flash_attn", "openpyxl", "optuna", "peft",
-        "polars", "ray", "sklearn", "triton",
+        "polars", "ray", "triton",
     }  # fmt: skip
     code = f"EXTRAS = {extras!r}\n{WITHOUT_EXTRAS}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -647,14 +647,14 @@ def _mutation_rules(
     # one column for both kinds: then the chain of a mutation says of which it is
     is_shared = len({*mutations.values()}) < len(mutations)
     first = options.first_residue
-    rules: dict[Kind, MutationRules] = {}
-    for kind in mutations:
-        rules[kind] = MutationRules(kind=kind, first_residue=first, shared=is_shared)
-    if "antibody" in rules:  # schemes are those of variable domains
-        first = 1 if "antigen" in mutations else first
-        numbered = replace(rules["antibody"], numbering=options.numbering, first_residue=first)
-        rules["antibody"] = numbered
-    return rules
+    of_antibodies = MutationRules(
+        kind="antibody",
+        numbering=options.numbering,  # schemes are those of variable domains
+        first_residue=1 if "antigen" in mutations else first,
+        shared=is_shared,
+    )
+    of_antigens = MutationRules(kind="antigen", first_residue=first, shared=is_shared)
+    return {kind: of_antibodies if kind == "antibody" else of_antigens for kind in mutations}
 
 
 def _describe_mutations(

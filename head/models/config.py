@@ -88,8 +88,8 @@ class HeadOptions(Options, group="Head"):
         choices=head_names,
         help="stack: all of these and the mean, weighed in each regime by held-out errors. "
         "One of them and the mean: mlp on both vectors joined; in closed form kernel ridge, "
-        "Gaussian process (gp), ridge, antibody_ridge, antigen_ridge, composition_ridge and, for "
-        "variants of one antibody or antigen, residue_kernel and one_hot_ridge.",
+        "Gaussian process (gp), ridge, antibody_ridge, antigen_ridge, composition_ridge, trees "
+        "and, for variants of one antibody or antigen, residue_kernel and one_hot_ridge.",
     )
     widths: tuple[int, ...] | None = _of_preset(
         low=1, metavar="NUMBERS", help="Hidden widths of the mlp, such as 320,128."

@@ -380,6 +380,8 @@ class TrainingRows:
     residue_sides: tuple[Kind, ...] | None = None
     """Sides that models of residues compare by these, as the run decided; None: as suits these
     rows."""
+    seed: int = 0
+    """Of what is drawn at random while a model is fitted."""
     searches: Mapping[str, Callable[[Any], Any] | None] = field(default_factory=dict, compare=False)
     """What chooses the kernels of this fold by the columns that they see: `KernelChoice`."""
 

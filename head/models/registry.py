@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from abag.core.arrays import Ints
 from abag.embed.tables.chains import Kind
-from abag.head.models import kernel_search, kernels, residue_kernel, ridge
+from abag.head.models import kernel_search, kernels, residue_kernel, ridge, trees
 from abag.head.models.pair_vectors import Arrays, Fit, NetworkSettings, PairModel, PairVectors
 
 MEAN = "train_mean"
@@ -102,6 +102,12 @@ MODELS: Mapping[str, ModelEntry] = {
         help="ridge on residue frequencies and lengths", reads="composition", is_baseline=True,
         load=ridge.CompositionRidge.load, settings=ridge.LinearSettings,
         fit=ridge.fit_composition_ridge,
+    ),
+    "trees": ModelEntry(
+        help="extremely randomised trees on residues of variants and residue frequencies",
+        reads="composition",
+        load=trees.Trees.load, settings=trees.TreeSettings, fit=trees.fit_trees,
+        most_pairs=5_000,
     ),
     NETWORK: ModelEntry(
         help="network on both vectors joined", load=_load_network, settings=NetworkSettings,

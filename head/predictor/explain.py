@@ -4,8 +4,9 @@ The parts that compare variants by their residues (a ridge on these, and kernels
 one residue exchanged. What a residue contributes is the difference of the prediction from that
 with the other residues that training has in its place, weighted as the regime of the pair weighs
 these parts. Where labels are classes, it is that of the latent value (probit), in standard
-deviations of its noise. The other parts, which read vectors of whole sequences, have no positions;
-their share of the weight is reported. P pairs, V letters that training has at a place.
+deviations of its noise. The other parts read vectors of whole sequences, which have no positions,
+or, as trees, shares of residues, too; their share of the weight is reported. P pairs, V letters
+that training has at a place.
 """
 
 from __future__ import annotations

@@ -759,6 +759,8 @@ def _held_by_weights(
     other += _of_training("vectors of {}", by_vectors)
     if any(name.endswith(".of_pair") for name in shapes):
         other.append("which of them are training pairs, with weights that follow from their labels")
+    if any(name.endswith(".root") for name in shapes):  # of trees
+        other.append("mean labels of two or more training pairs, by residues and lengths")
     if any(name.endswith("features.train") for name in shapes):
         other.append("features of the training pairs")
     if any(f"noise.{kind}.keys" in shapes for kind in KINDS):

@@ -4,7 +4,7 @@ A regime weighs the parts by their errors on its out-of-fold pairs, and its sigm
 the same pairs. The weights with the least error on few groups fit these groups, so they are pulled
 toward how often each part is the best one if the groups are drawn again, as strongly as if
 `PRIOR_GROUPS` groups had been measured in favour of that. Unless a part is better than the training
-mean by a standard error, it may be the best by chance, and the mean shares the pull.
+mean by a standard error, the best may be so by chance, and the mean shares the pull.
 
 Antibodies and antigens whose errors are smaller or larger than others' have a noise of their own:
 errors of held-out pairs, in units of their sigma, are normal with a variance per sequence, drawn
@@ -212,14 +212,15 @@ def stack_weights(
 
     They minimise the mean squared error plus `PRIOR_GROUPS` / groups times that of the best part
     times the squared distance from the weights that are `usual_K`, by default from how often each
-    part is the best one; half of these shares goes to the training mean if the best part is not
-    better than it by a standard error. Weights below `LEAST_PART` are left out. Groups that tell
-    less count as a share of so many, `informative`.
+    part is the best one; half of these shares goes to the training mean if no part is better than
+    it by a standard error. Weights below `LEAST_PART` are left out. Groups that tell less count as
+    a share of so many, `informative`.
     """
     square_K = np.square(error_RK).mean(axis=0)
     expected_K = _shares_of_best(error_RK, group) if usual_K is None else usual_K.copy()
-    gain_R = np.square(error_RK[:, mean]) - np.square(error_RK[:, int(square_K.argmin())])
-    if gain_R.mean() <= standard_error(gain_R, group):
+    gain_RK = np.square(error_RK[:, [mean]]) - np.square(error_RK)
+    # of each part: that with the least error may be less surely better than the mean than another
+    if not any(gain_R.mean() > standard_error(gain_R, group) for gain_R in gain_RK.T):
         expected_K /= 2
         expected_K[mean] += 0.5
     if not square_K.min():

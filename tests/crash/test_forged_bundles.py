@@ -30,7 +30,9 @@ from abag.head.predictor.folder import record_digest
 
 RECORD = "predictor.json"
 WEIGHTS = "weights.safetensors"
-HEADS = ("mlp", "gp", "ridge", "stack", "residue_kernel", "one_hot_ridge", "variants")
+HEADS = (
+    "mlp", "gp", "ridge", "stack", "residue_kernel", "one_hot_ridge", "trees", "variants",
+)  # fmt: skip
 MOST_FORGERIES = 6000
 """Of one head; the fields of the others are drawn."""
 PARENT = "EVQLVESGGGLV"
