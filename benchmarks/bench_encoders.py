@@ -33,9 +33,8 @@ from abag.core.device import DevicePlan, plan_device, to_device
 from abag.core.messages import first_line
 from abag.embed.encoders.checkpoints import save_random_checkpoint
 from abag.embed.encoders.families import FAMILIES, family_of
-from abag.embed.encoders.heads import LanguageModelHead
 from abag.embed.encoders.identity import identify
-from abag.embed.encoders.loading import load_encoder
+from abag.embed.encoders.loading import LanguageModelHead, load_encoder
 from abag.embed.encoders.packing import fill_batches, pack_spans, pool_tokens
 from abag.embed.encoders.registry import ALIASES
 

@@ -4,12 +4,16 @@
     python benchmarks/bench_intervals.py folds [--draws 400]      ridges on five folds
     python benchmarks/bench_intervals.py cells [--draws 400]      small cells of fold and antigen
     python benchmarks/bench_intervals.py rare [--draws 400]       an AUC where few pairs are yes
+    python benchmarks/bench_intervals.py precision [--draws 200]  average precisions of folds
+    python benchmarks/bench_intervals.py shift [--draws 400]      mean errors of labels and bounds
 
 ``sampled`` draws normal pairs whose rank correlation is known, alone or in clusters, and compares
 coverage and half width with a bootstrap of groups, and claims to rank better than chance with a
 permutation test. ``folds`` fits ridges to planted rows: the truth is the mean rank correlation of
 the five models on new rows. ``cells`` ranks within antigens of few pairs. ``rare`` draws normal
-predictions of yes and no, half of whose variance is shared by a group where it has several pairs. scipy and scikit-learn
+predictions of yes and no, half of whose variance is shared by a group where it has several pairs. ``precision`` draws
+yes and no in folds, and compares with the mean of scikit-learn's average precision over folds. ``shift`` draws errors with
+a mean, hides labels behind bounds, and compares with the mean error of the others. scipy and scikit-learn
 are the truth: nothing else of abag is used but the intervals.
 """
 
@@ -21,9 +25,18 @@ import time
 import numpy as np
 from scipy import stats
 from sklearn.linear_model import Ridge
+from sklearn.metrics import average_precision_score
 from sklearn.model_selection import KFold
 
-from abag.head.evaluation.scores import TestedPairs, concordance_claim, score_regime
+from abag.head.evaluation.scores import (
+    TestedPairs,
+    concordance_claim,
+    mean_claim,
+    score_regime,
+)
+from abag.head.evaluation.verdicts import add_classes
+from abag.head.labels.headers import Quantity
+from abag.head.runs.evaluate import errors_with_bounds
 
 FOLDS = 5
 RESAMPLES = 399
@@ -208,15 +221,89 @@ def rare(draws):
                 print(f"| {groups} | {positive} | {size} | {auc} | {means} |", flush=True)
 
 
+def precision(draws):
+    """Draw predictions of yes and no in folds, whose average precision in many pairs is known."""
+    print("| pairs | folds | yes | true | mean of folds | value | coverage | width |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|")
+    rng = np.random.default_rng(4)
+    yes = Quantity(name="hit", affinity=False, classes=("no", "yes"))
+    for pairs, folds, prevalence in (
+        (40, 3, 0.45), (80, 3, 0.22), (200, 5, 0.1), (400, 5, 0.15), (400, 1, 0.15), (2000, 5, 0.05)
+    ):  # fmt: skip
+        for gain in (0.0, 1.0, 2.0):
+            many = rng.random(200_000) < prevalence
+            truth = average_precision_score(many, rng.normal(size=len(many)) + gain * many)
+            rows = []
+            index = np.arange(pairs)
+            fold = index % folds
+            for _ in range(draws):
+                level = (rng.random(pairs) < prevalence).astype(np.float64)
+                predicted = stats.norm.cdf(rng.normal(size=pairs) + gain * level - 1)
+                tested = TestedPairs(index, level, fold, index, index * 0, [index])
+                mean = np.full(pairs, prevalence)
+                score = score_regime(
+                    "known", "known", tested, predicted, mean, {}, None, quantity=yes
+                )
+                add_classes(score, tested, predicted, mean, yes.classes)
+                claim = score["classes"]["average_precision"]
+                if claim is None or claim["low"] is None:
+                    continue
+                of_folds = [
+                    average_precision_score(level[fold == k], predicted[fold == k])
+                    for k in range(folds)
+                    if level[fold == k].any()
+                ]
+                inside = claim["low"] <= truth <= claim["high"]
+                width = claim["high"] - claim["low"]
+                rows.append((np.mean(of_folds), claim["value"], inside, width))
+            means = " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0))
+            print(f"| {pairs} | {folds} | {prevalence} | {truth:.3f} | {means} |", flush=True)
+
+
+def shift(draws):
+    """Draw errors with a known mean, and hide the labels that are below a limit."""
+    print("| pairs | bounds | shift | sigma / true | of labels alone | value | coverage | width |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|")
+    rng = np.random.default_rng(5)
+    for pairs in (30, 100, 400):
+        for share in (0.1, 0.4, 0.7, 0.9):
+            for moved, times in ((0.0, 1.0), (1.0, 1.0), (-1.0, 1.0), (1.0, 1.4)):
+                rows = []
+                for _ in range(draws):
+                    predicted = rng.normal(7, 0.8, pairs)
+                    label = predicted - rng.normal(moved, 0.6, pairs)
+                    limit = np.quantile(label, share)
+                    censored = np.where(label < limit, -1, 0).astype(np.int8)
+                    error = predicted - np.maximum(label, limit)
+                    sigma = np.full(pairs, 0.6 * times)
+                    claim = mean_claim(
+                        errors_with_bounds(error, censored, sigma), [np.arange(pairs)]
+                    )
+                    inside = claim.low <= moved <= claim.high
+                    width = claim.high - claim.low
+                    rows.append((error[censored == 0].mean(), claim.value, inside, width))
+                means = " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0))
+                print(f"| {pairs} | {share} | {moved} | {times} | {means} |", flush=True)
+
+
+MODES = {
+    "sampled": sampled,
+    "folds": folds,
+    "cells": cells,
+    "rare": rare,
+    "precision": precision,
+    "shift": shift,
+}
+
+
 def main():
     """Print one of the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("sampled", "folds", "cells", "rare"))
+    parser.add_argument("mode", choices=MODES)
     parser.add_argument("--draws", type=int, default=400)
     arguments = parser.parse_args()
     start_s = time.perf_counter()
-    modes = {"sampled": sampled, "folds": folds, "cells": cells, "rare": rare}
-    modes[arguments.mode](arguments.draws)
+    MODES[arguments.mode](arguments.draws)
     print(f"{time.perf_counter() - start_s:.0f} s")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import platform
 import time
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -157,3 +158,14 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)  # GPU sync
     if device.type == "mps":
         torch.mps.synchronize()  # GPU sync
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads on a CPU for what this thread does in the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

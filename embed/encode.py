@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -25,12 +26,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from abag.core.device import DevicePlan, current_device, default_batch_tokens, to_device
+from abag.core.device import (
+    DevicePlan,
+    current_device,
+    default_batch_tokens,
+    to_device,
+    torch_threads,
+)
 from abag.core.errors import DeviceError, EncoderError, is_out_of_memory
 from abag.core.files import cache_dir
 from abag.core.messages import detail, note
 from abag.embed.encoders.family import Encoder, PoolingEncoder
-from abag.embed.encoders.heads import LanguageModelHead
+from abag.embed.encoders.loading import LanguageModelHead
 from abag.embed.encoders.packing import (
     LayerPooling,
     PackedBatch,
@@ -503,8 +510,11 @@ def encode_parts(
         head = LanguageModelHead(job.identity.checkpoint, plan)
     sink = PoolingSink(encoder, plan, job.options.store_dtype, job.folder.layers, head)
     most_tokens = job.options.batch_tokens
-    if most_tokens is None and isinstance(encoder, PoolingEncoder):
-        most_tokens = COUNTED_TOKENS
+    threads: AbstractContextManager[None] = nullcontext()
+    if isinstance(encoder, PoolingEncoder):
+        most_tokens = most_tokens or COUNTED_TOKENS
+        # NumPy counts; threads of torch would wait busily for the next of few small operations
+        threads = torch_threads(1)
     budget = TokenBudget(plan, most_tokens, "the sequences encoded before it are stored")
     layout = job.identity.layout
     tokens = 0
@@ -512,6 +522,7 @@ def encode_parts(
     start_s = time.perf_counter()
     encode_s = 0.0
     with (
+        threads,
         job.folder.writer(attrs=attrs, commit_seconds=job.options.commit_seconds) as writer,
         job.bar(total, shown=shown) as drawn,
     ):

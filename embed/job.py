@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from abag.core.errors import DeviceError, OptionError, SequenceError, StoreError, WorkerError
 from abag.core.messages import bar, note
 from abag.embed.encoders.family import Encoder
-from abag.embed.encoders.identity import Identity, check_backend, identify
+from abag.embed.encoders.identity import Identity, check_backend, head_digest, identify
 from abag.embed.encoders.registry import known_alias
 from abag.embed.encoders.weights import copy_adapter
 from abag.embed.options import CDR_MEAN, EmbedOptions, EncodingOptions
@@ -403,8 +403,6 @@ class KindJob(EncoderJob):
     @cached_property
     def head(self) -> str:
         """Digest of the head of the encoder's language model; raises `EncoderError` without one."""
-        from abag.embed.encoders.heads import head_digest
-
         return head_digest(self.identity.checkpoint)
 
     def own_parts(self) -> Iterator[SequencePart]:

@@ -34,7 +34,7 @@ SIZES = {
     "numbered_part": "embed.tables.numbering:PART",
     "cached_bytes": "core.files:MOST_BYTES",
     "cached_entries": "core.files:MOST_ENTRIES",
-    "scored_tokens": "embed.encoders.heads:CHUNK_TOKENS",
+    "scored_tokens": "embed.encoders.loading:CHUNK_TOKENS",
     "simulated_values": "head.design.batches:BLOCK_VALUES",
     "neighbours": "head.regimes.similar:NEIGHBOURS",
     "projected_sample": "head.regimes.similar:SAMPLE",

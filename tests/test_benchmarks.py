@@ -82,6 +82,8 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     ("bench_recognise.py", "--drawn 60 --asked 12",
      r"\| drawn antibody \| 0 \| 48 \| 12 \| 100.0%"),
     ("bench_intervals.py", "cells --draws 1", r"\| 60 \| 10 \| 0\.8 \| 0\.\d+"),
+    ("bench_intervals.py", "shift --draws 2", r"\| 30 \| 0\.7 \| 1\.0 \| 1\.0 \| 0\.\d+"),
+    ("bench_intervals.py", "precision --draws 2", r"\| 400 \| 1 \| 0\.15 \| 0\.\d+"),
     ("bench_regimes.py", "null 0 1 --kinds small_no_signal", r"values: 0 of \d+"),
     ("bench_binary.py", "planted --tiny", r"planted 1 +60 +0\.4 +abag"),
     ("bench_peers.py", "tiny", r"mean of all \d"),

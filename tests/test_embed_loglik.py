@@ -31,7 +31,8 @@ from transformers import BertConfig, BertForMaskedLM, EsmForMaskedLM, EsmModel
 
 import abag
 from abag import EncoderError, StoreError
-from abag.embed.encoders.heads import LanguageModelHead, head_digest
+from abag.embed.encoders.identity import head_digest
+from abag.embed.encoders.loading import LanguageModelHead
 from abag.embed.tables.chains import RESIDUES
 
 RNG = np.random.default_rng(11)

@@ -22,6 +22,7 @@ from stores import open_shard
 
 import abag
 from abag import DeviceError, EncoderError, OptionError, embed_table
+from abag.core.device import torch_threads
 from abag.embed import job
 from abag.embed.encoders.families import _ResidueComposition
 from abag.embed.tables.chains import antibody, keys_array
@@ -47,6 +48,21 @@ def stored(store, table, kind="antibody", pooling="mean"):
 def test_an_encoder_is_named_by_a_text_or_a_path(table, tmp_path, encoder, error):
     with pytest.raises(error, match=r"no-such-folder|^antibody_encoder: .* expected a string"):
         embed_table(table, tmp_path / "store", antibody_encoder=encoder)
+
+
+def test_composition_is_counted_in_one_thread_and_others_keep_theirs(table, tmp_path, monkeypatch):
+    seen = set()
+    pool = _ResidueComposition.pool
+
+    def counted(*given):
+        seen.add(torch.get_num_threads())
+        return pool(*given)
+
+    monkeypatch.setattr(_ResidueComposition, "pool", counted)
+    with torch_threads(2):
+        embed_table(table, tmp_path / "store", **COMPOSITION)
+        assert torch.get_num_threads() == 2
+    assert seen == {1}
 
 
 def test_a_second_run_encodes_nothing_and_leaves_every_file_as_it_was(table, tmp_path):

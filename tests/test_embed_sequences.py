@@ -18,7 +18,7 @@ from abag.embed.tables.pairs import read_pairs
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 
-chains = st.text("ACDEFGHIKLMNPQRSTVWYX", min_size=1, max_size=30).filter(
+chains = st.text("ACDEFGHIKLMNPQRSTVWYX", min_size=3, max_size=30).filter(
     lambda text: text not in NO_SEQUENCE
 )
 

@@ -225,7 +225,7 @@ def test_a_sheet_that_states_too_small_a_size_is_read_whole(tmp_path):
     ([["Table S1"], *ROWS], lambda s: s.merge_cells("A1:A2"), "cells A1:A2 are merged"),
     (ROWS, lambda s: s.parent.create_sheet("b").append([1]), "2 sheets with values, 'Sheet', 'b'"),
     (ROWS, lambda s: s.parent.create_sheet("b").append([1]),
-     "choose one with sheet Sheet or the like."),
+     "choose one with sheet=\"Sheet\" or the like."),
 ])  # fmt: skip
 def test_a_workbook_that_is_no_plain_table_is_refused_in_one_line(tmp_path, rows, change, words):
     assert words in refusal(workbook(tmp_path / "a.xlsx", rows, change))

@@ -322,6 +322,7 @@ def test_a_name_without_a_sequence_is_no_peptide(tmp_path, name):
         {"antigen": ["Receptor binding domain"]},
         {"antigen": ["INSULIN", "LYSOZYME"]},
         {"antigen": ["MyAntigen"]},
+        {"heavy": ["H", "A", "HL"], "light": ["L", "B", ""]},  # chains of PDB files
         {"light": ["VHH", LIGHT]},
         {"light": ["same as above", LIGHT]},
         {"antigen": ["unpublished", ANTIGEN]},

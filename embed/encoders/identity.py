@@ -13,7 +13,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,13 +22,21 @@ from abag.core.errors import EncoderError, MissingPackage
 from abag.core.messages import first_line
 from abag.embed.encoders.checkpoints import find_checkpoint
 from abag.embed.encoders.families import FAMILIES
-from abag.embed.encoders.family import Backend, EncoderShape, Family
+from abag.embed.encoders.family import Backend, EncoderShape, Family, LanguageHead
 from abag.embed.encoders.packing import TOKENS_VERSION, LongPolicy, TokenLayout, Vocabulary
-from abag.embed.encoders.weights import EncoderCheckpoint, weights_digest, with_adapter
+from abag.embed.encoders.weights import (
+    EncoderCheckpoint,
+    EncoderTensors,
+    weight_files,
+    weights_digest,
+    with_adapter,
+)
 from abag.embed.tables.chains import RESIDUES, STANDARD_RESIDUES, Kind
 
 POOLING_VERSION = 1
 """Part of the fingerprint; changes if the meaning of a pooled vector changes."""
+HEAD_VERSION = 1
+"""Part of the digest of a head; changes if the meaning of a likelihood changes."""
 _Ids = Iterable[tuple[str, int]]
 
 
@@ -107,9 +115,12 @@ def identify(
     # else the ids are those of the family, which TOKENS_VERSION stands for
     if layout.vocabulary is not family.vocabulary:
         meaning["ids"] = layout.spans((RESIDUES,))[0].ids.tolist()
+    return Identity(checkpoint, layout, _digest(meaning), meaning)
+
+
+def _digest(meaning: Mapping[str, object]) -> str:
     canonical = json.dumps(meaning, sort_keys=True).encode()
-    fingerprint = hashlib.blake2b(canonical, digest_size=16).hexdigest()
-    return Identity(checkpoint, layout, fingerprint, meaning)
+    return hashlib.blake2b(canonical, digest_size=16).hexdigest()
 
 
 def check_backend(identity: Identity, backend: Backend, *, layers: bool = False) -> None:
@@ -158,6 +169,58 @@ def import_faesm() -> ModuleType:
         )
         raise MissingPackage(msg) from error
     return faesm.esm  # type: ignore[no-any-return]
+
+
+# --- the head of the language model, which gives likelihoods and does not change vectors ----------
+
+
+def head_digest(checkpoint: EncoderCheckpoint) -> str:
+    """Hash the head of a checkpoint's language model: 32 hexadecimal digits.
+
+    Raises
+    ------
+    EncoderError
+        If the encoder has no language model, or the checkpoint lacks the head's weights.
+    """
+    family, head = head_of(checkpoint)
+    meaning = {
+        "head": HEAD_VERSION,
+        "weights": weights_digest(head_checkpoint(checkpoint)),
+        "tied": head.is_tied(family.complete(checkpoint.config)),
+    }
+    return _digest(meaning)
+
+
+def head_of(checkpoint: EncoderCheckpoint) -> tuple[Family, LanguageHead]:
+    """Return the family of a checkpoint and its head; `EncoderError` without a head."""
+    family = FAMILIES[checkpoint.family]
+    if family.head is None:
+        msg = (
+            f"--loglik: {checkpoint.name} is an encoder only, and has no language model that gives "
+            "probabilities of residues; expected an encoder such as esm2-650m, esm1v-1, antiberty "
+            "or igbert. Leave out --loglik, or give --kind with the other encoder only."
+        )
+        raise EncoderError(msg)
+    return family, family.head
+
+
+def head_checkpoint(checkpoint: EncoderCheckpoint) -> EncoderCheckpoint:
+    """Return a checkpoint that holds the head's tensors only; `EncoderError` if it has none."""
+    family, head = head_of(checkpoint)
+    names = head.weight_names(family.complete(checkpoint.config))
+    assert checkpoint.folder is not None
+    files = weight_files(checkpoint.folder, names) or checkpoint.weights
+    head_only = replace(checkpoint, weights=files, names=names, adapter=None)
+    with EncoderTensors(head_only) as tensors:
+        missing = sorted(set(names.only) - tensors.read.keys())
+    if missing:
+        msg = (
+            f"--loglik: {checkpoint.origin} holds the encoder without the head of its language "
+            f"model ({missing[0]} is missing); expected weights as of a model for masked tokens, "
+            "such as EsmForMaskedLM. Leave out --loglik, or give such a checkpoint."
+        )
+        raise EncoderError(msg)
+    return head_only
 
 
 # --- token ids ------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ The reference runs transformers' own modules over padded batches, and so does `a
 transformers has no class of an encoder, `EncoderModule` takes its place: a plain torch module of a
 declared architecture, with the names of its published checkpoints.
 
+The head of a language model turns hidden states into the log-probability of each residue.
+
 N sequences, L tokens of the longest, D hidden width, H heads, E width of a head.
 """
 
@@ -20,10 +22,19 @@ from abag.core.device import DevicePlan
 from abag.core.errors import AbagError
 from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.family import Architecture, Backend, Config, Encoder, EncoderShape, Family
-from abag.embed.encoders.identity import Identity, check_backend, import_faesm
+from abag.embed.encoders.identity import (
+    Identity,
+    check_backend,
+    head_checkpoint,
+    head_of,
+    import_faesm,
+)
 from abag.embed.encoders.packed import PackedLayerNormEncoder, PackedRmsNormEncoder, rotary_tables
 from abag.embed.encoders.packing import LayerPooling, PackedBatch, pad_batch
-from abag.embed.encoders.weights import EncoderCheckpoint, EncoderWeights
+from abag.embed.encoders.weights import EncoderCheckpoint, EncoderTensors, EncoderWeights
+
+CHUNK_TOKENS = 8192
+"""Tokens whose scores by a language model are in memory at a time."""
 
 
 class EncoderModule(nn.Module):
@@ -352,3 +363,93 @@ def _transformers_class(family: Family) -> Any:  # noqa: ANN401 - untyped
         f"{family.transformers_class}; run pip install -U transformers"
     )
     raise AbagError(msg)
+
+
+class LanguageModelHead:
+    """Scores tokens from their hidden states; the last products are in fp32.
+
+    The encoder reads a sequence once and unmasked, so each probability is that of a residue given
+    the whole sequence, itself included. T packed tokens, D hidden width, V tokens of the
+    vocabulary.
+
+    Raises
+    ------
+    EncoderError
+        If the encoder has no language model, or the checkpoint lacks the head's weights.
+    """
+
+    def __init__(self, checkpoint: EncoderCheckpoint, plan: DevicePlan) -> None:
+        family, self._head = head_of(checkpoint)
+        config = family.complete(checkpoint.config)
+        declared = family.architecture_of(config)
+        width = family.shape(config).width
+        size = int(config["vocab_size"])
+        full = torch.float32
+        self._eps = declared.epsilon(config)
+        head = self._head
+        self._dense: tuple[Tensor, Tensor] | None = None
+        with EncoderWeights(head_checkpoint(checkpoint), plan) as weights:
+            if head.dense:
+                rows = (1 + head.gated) * width
+                self._dense = (
+                    weights(f"{head.dense}.weight", rows, width),
+                    weights(f"{head.dense}.bias", rows),
+                )
+            self._norm = weights(f"{head.norm}.weight", width, dtype=full)
+            self._norm_bias: Tensor | None = None
+            if head.norm_kind == "layer":
+                self._norm_bias = weights(f"{head.norm}.bias", width, dtype=full)
+            tied = head.is_tied(config)
+            if not tied:
+                decoder_VD = weights(head.decoder, size, width, dtype=full)
+            self._bias = weights(head.bias, size, dtype=full) if head.bias else None
+        if tied:
+            # not EncoderWeights, which would miss the other tensors of the encoder
+            with EncoderTensors(checkpoint) as tensors:
+                embedding_VD = tensors.read[f"{declared.embedding}.weight"]()
+                decoder_VD = embedding_VD.to(plan.device, full)
+        self._decoder_VD = decoder_VD
+
+    def log_probabilities(self, hidden_TD: Tensor, ids_T: Tensor) -> Tensor:
+        """Return the log-probability of each token among all tokens of the vocabulary.
+
+        Parameters
+        ----------
+        hidden_TD : Tensor, shape=(T, D)
+            The last hidden states, in the encoder's type.
+        ids_T : Tensor, shape=(T,), dtype=integer
+            The tokens that the encoder read.
+
+        Returns
+        -------
+        Tensor, shape=(T,), dtype=float32
+            Natural logarithms.
+        """
+        ids_T1 = ids_T.long()[:, None]
+        with torch.inference_mode():
+            chunks = []
+            for begin in range(0, len(ids_T1), CHUNK_TOKENS):
+                chunk = slice(begin, begin + CHUNK_TOKENS)
+                logp_TV = self.scores(hidden_TD[chunk]).log_softmax(1)
+                chunks.append(logp_TV.gather(1, ids_T1[chunk])[:, 0])
+            return torch.cat(chunks)
+
+    def scores(self, x_TD: Tensor) -> Tensor:
+        """Return the score of every token of the vocabulary, shape (T, V), in fp32.
+
+        `x_TD` holds hidden states, shape (T, D).
+        """
+        if self._dense is not None:
+            weight, bias = self._dense
+            x_TD = F.linear(x_TD.to(weight.dtype), weight, bias).float()
+            if self._head.gated:
+                first, gate = x_TD.chunk(2, dim=1)
+                x_TD = F.silu(gate) * first
+            else:
+                x_TD = F.gelu(x_TD)
+        x_TD = x_TD.float()
+        if self._norm_bias is None:
+            x_TD = F.rms_norm(x_TD, self._norm.shape, self._norm, self._eps)
+        else:
+            x_TD = F.layer_norm(x_TD, self._norm.shape, self._norm, self._norm_bias, self._eps)
+        return F.linear(x_TD, self._decoder_VD, self._bias)

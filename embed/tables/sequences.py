@@ -63,6 +63,7 @@ from abag.embed.tables.content import (
     SHORTEST_PEPTIDE,
     antigen_candidates,
     coded_domains,
+    distinct_texts,
     domain_cells,
     holds_names,
     is_peptide,
@@ -117,6 +118,7 @@ _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 _NEEDS_PARENT = (
     "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
 )
+_LONGEST_ID = 2  # characters of a chain of a PDB file, as SAbDab and others list them
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
 _CDR3 = re.compile("C[AVTSIGQLMHFN][A-Z]{2,36}[WF]|[AVTSI][RKSTNG][A-Z]{1,34}[DG][YVIHPL]")
@@ -417,16 +419,20 @@ def _refuse_without_antibodies(table: Table, options: TableOptions) -> None:
     problem = f"{table.source}: no column for heavy, light or antibody"
     commas = ", or separate columns by commas" if len(table.names) == 1 else ""
     suggestion = suggest_columns(table, options.no_antigen)
-    if not suggestion and MUTATIONS["antigen"] in options.columns:
-        suggestion = "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
-    elif not suggestion and (mutations := columns_of_mutations(table)):
-        suggestion = f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
-    elif not suggestion:
-        suggestion = (
-            "No column holds sequences: add columns with those of whole chains, joined from their "
-            f"positions or regions if the table has these ({CDR_PAGE}), or give a FASTA file or "
-            "table of names and sequences with --sequences FILE."
-        )
+    if not suggestion:
+        mutations = columns_of_mutations(table)
+        if MUTATIONS["antigen"] in options.columns:
+            suggestion = (
+                "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
+            )
+        elif mutations:
+            suggestion = f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
+        else:
+            suggestion = (
+                "No column holds sequences: add columns with those of whole chains, joined from "
+                f"their positions or regions if the table has these ({CDR_PAGE}), or give a FASTA "
+                "file or table of names and sequences with --sequences FILE."
+            )
     advice = (
         "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
         f"{commas}. {suggestion}"
@@ -657,6 +663,8 @@ def _refuse_names(
     if table.frame.index[0] or role in references.by_name:
         return
     names = names_as_residues(table, table.column(role))
+    if not names and 0 < column.longest <= _LONGEST_ID:
+        names = distinct_texts(table, table.column(role))
     if not names:
         names = column.bad_texts if holds_names(table, table.column(role)) else []
         if len(names) < 2 or column.longest >= SHORT_DOMAIN:

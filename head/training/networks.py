@@ -28,6 +28,7 @@ import torch
 
 from abag.core.arrays import hash_arrays
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, keep_freed_memory
+from abag.core.device import torch_threads
 from abag.core.errors import RunError, TrainingError
 from abag.core.files import json_text, make_folder, write_text
 from abag.core.messages import detail, say, tell_share
@@ -86,7 +87,7 @@ def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
     # CUDA graphs are captured on the current device
     current = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
     try:
-        with _threads(config.threads), current:
+        with torch_threads(config.threads), current:
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
@@ -95,19 +96,9 @@ def torch_settings(device: torch.device, config: FitConfig) -> Iterator[None]:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
 def matrix_threads(training_pairs: int) -> Iterator[None]:
     """Let torch use all cores for the matrices of a large fold, which runs beside no other."""
-    with _threads(count_cores()) if training_pairs > SMALL_FOLD_PAIRS else nullcontext():
+    with torch_threads(count_cores()) if training_pairs > SMALL_FOLD_PAIRS else nullcontext():
         yield
 
 

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from abag import EncoderError, HubError
-from abag.embed.encoders.heads import head_digest
+from abag.embed.encoders.identity import head_digest
 from abag.embed.encoders.registry import hub_source
 
 
