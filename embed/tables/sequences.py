@@ -419,16 +419,20 @@ def _refuse_without_antibodies(table: Table, options: TableOptions) -> None:
     problem = f"{table.source}: no column for heavy, light or antibody"
     commas = ", or separate columns by commas" if len(table.names) == 1 else ""
     suggestion = suggest_columns(table, options.no_antigen)
-    if not suggestion and MUTATIONS["antigen"] in options.columns:
-        suggestion = "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
-    elif not suggestion and (mutations := columns_of_mutations(table)):
-        suggestion = f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
-    elif not suggestion:
-        suggestion = (
-            "No column holds sequences: add columns with those of whole chains, joined from their "
-            f"positions or regions if the table has these ({CDR_PAGE}), or give a FASTA file or "
-            "table of names and sequences with --sequences FILE."
-        )
+    if not suggestion:
+        mutations = columns_of_mutations(table)
+        if MUTATIONS["antigen"] in options.columns:
+            suggestion = (
+                "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
+            )
+        elif mutations:
+            suggestion = f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
+        else:
+            suggestion = (
+                "No column holds sequences: add columns with those of whole chains, joined from "
+                f"their positions or regions if the table has these ({CDR_PAGE}), or give a FASTA "
+                "file or table of names and sequences with --sequences FILE."
+            )
     advice = (
         "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
         f"{commas}. {suggestion}"
