@@ -423,7 +423,7 @@ def test_a_run_is_resumed_with_its_split_file_at_another_place(case, monkeypatch
 def test_a_folder_with_other_files_is_refused(case):
     (case.at / "run").mkdir()
     (case.at / "run/thesis.txt").write_text("years of work")
-    with pytest.raises(RunError, match="contains no run"):
+    with pytest.raises(OutputError, match=r"holds thesis\.txt and no run"):
         quick_fit(case)
     assert [p.name for p in (case.at / "run").iterdir()] == ["thesis.txt"]
 
