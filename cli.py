@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from pkgutil import resolve_name
@@ -31,7 +31,7 @@ Tables: TypeAlias = Path | list[Path]
 """One table, or several that are read as one."""
 
 _STORE_FUNCTIONS = {
-    name: ("embed.store.care", f"describe_{name}") for name in ("merge", "push", "pull")
+    name: ("embed.store.care", f"describe_{name}") for name in ("info", "merge", "push", "pull")
 }
 """Functions of commands that Python users do not have, as in `_FUNCTIONS`."""
 
@@ -39,7 +39,7 @@ _STORE_FUNCTIONS = {
 _PATH = UserPath()
 _TABLE = click.argument("table", type=_PATH)
 _TABLES = click.argument(
-    "tables", type=_PATH, nargs=-1, required=True, metavar="TABLE...", callback=one_or_all
+    "table", type=_PATH, nargs=-1, required=True, metavar="TABLE...", callback=one_or_all
 )
 _STORE = click.option(
     "--store", cls=GroupedOption, group="Data", type=_PATH, required=True, help="Folder of vectors."
@@ -80,28 +80,39 @@ def _command(
 
 
 def _passes_on(
-    function: str, *, group: click.Group = main, name: str | None = None
+    function: str,
+    *,
+    group: click.Group = main,
+    name: str | None = None,
+    is_problem: Callable[[Any], bool] = lambda _: False,
 ) -> Callable[[Callable[[], None]], click.Command]:
-    """Register a command that calls a public function; the decorated one holds only its help."""
+    """Register a command that calls a public function; the decorated one holds only its help.
+
+    It exits with 1 if its result `is_problem`.
+    """
 
     def register(described: Callable[[], None]) -> click.Command:
         @wraps(described)
         def call(as_json: bool, **options: Any) -> None:
-            _call(function, as_json=as_json, **options)
+            sys.exit(is_problem(_call(function, as_json=as_json, **options)))
 
         return _command(function, group=group, name=name or function)(call)
 
     return register
 
 
-def _call(function: str, *, as_json: bool, **options: Any) -> Any:
-    """Call a public function, which shows its progress if it can; print and return its result."""
+def _call(function: str, *, as_json: bool, verbose: bool | None = None, **options: Any) -> Any:
+    """Call a public function, which shows its progress if it can; print and return its result.
+
+    `verbose` is for what describes the result; None: it has no such argument.
+    """
     public = PublicFunction(function, *(_FUNCTIONS | _STORE_FUNCTIONS)[function])
     if public.draws_bars():
         options["progress"] = True
     with reporting(bars=True):
         result = public.function()(**options)
-    _print(result, as_json, public.describe() or str)
+    describe: Callable[..., Any] = public.describe() or str
+    _print(result, as_json, describe if verbose is None else partial(describe, verbose=verbose))
     return result
 
 
@@ -138,7 +149,7 @@ def _show(text: str) -> None:
     help="While a GPU encodes, compute clusters and numbering for abag fit on 4 or more idle cores."
     "  [default: on]",
 )
-def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:
+def embed(table: Tables, store: Path, as_json: bool, prepare_fit: bool, **options: Any) -> None:
     """Encode the sequences of a table into a store.
 
     TABLE is a CSV, TSV or Parquet file, or a folder of Parquet files, of any size, or a JSON, FASTA
@@ -154,8 +165,8 @@ def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **optio
     from abag.embed.job import rank_here
 
     preparing = resolve_name(f"abag.{_MEANWHILE}") if prepare_fit else None
-    meanwhile = preparing and partial(preparing, tables, options)
-    summary = embed_meanwhile(meanwhile, tables, store, progress=True, **options)
+    meanwhile = preparing and partial(preparing, table, options)
+    summary = embed_meanwhile(meanwhile, table, store, progress=True, **options)
     if not rank_here().number:  # only the first rank prints
         _print(summary, as_json, describe_embedding)
 
@@ -177,7 +188,7 @@ def embed(tables: Tables, store: Path, as_json: bool, prepare_fit: bool, **optio
     help="Print every message, all scores and those of every validation.",
 )
 def fit(
-    tables: Tables,
+    table: Tables,
     run: Path,
     as_json: bool,
     verbose: bool,
@@ -197,12 +208,12 @@ def fit(
     from abag.head.fit import fit as fit_head
     from abag.head.runs.run_folder import describe_fit
 
-    summary = fit_head(tables, store, run, progress=True, verbose=verbose, **options)
+    summary = fit_head(table, store, run, progress=True, verbose=verbose, **options)
     _print(summary, as_json, partial(describe_fit, verbose=verbose))
 
 
 @_command("predict")
-@click.argument("tables", type=_PATH, nargs=-1, metavar="[TABLE...]", callback=one_or_all)
+@click.argument("table", type=_PATH, nargs=-1, metavar="[TABLE...]", callback=one_or_all)
 @click.option(
     "--run",
     type=_PATH,
@@ -215,7 +226,7 @@ def fit(
 def predict(
     run: Path,
     as_json: bool,
-    tables: Tables | None = None,
+    table: Tables | None = None,
     out: Path | None = None,
     heavy: str = "",
     light: str = "",
@@ -233,12 +244,12 @@ def predict(
       abag predict --run runs/first --heavy EVQL --light DIQM --antigen MKTI
     """
     if not (heavy or light):
-        if tables is None or out is None:
+        if table is None or out is None:
             msg = "Give a TABLE and --out FILE, or one pair with --heavy, --light and --antigen."
             raise AbagError(msg)
-        _call("predict", table=tables, run=run, out=out, as_json=as_json, **options)
+        _call("predict", table=table, run=run, out=out, as_json=as_json, **options)
         return
-    if tables is not None or out is not None:
+    if table is not None or out is not None:
         msg = (
             f"{'--heavy' if heavy else '--light'} predicts one pair and prints it. Leave out "
             "TABLE and --out, or put the pair in the table."
@@ -251,28 +262,26 @@ def predict(
     _print(pair, as_json, describe_pair)
 
 
-@_command("plan")
+@_passes_on("plan", is_problem=lambda costs: bool(costs["refused"]))
 @_TABLES
 @click.option("-v", "--verbose", is_flag=True, help="Print where each time comes from, too.")
-def plan(tables: Tables, as_json: bool, verbose: bool, **options: Any) -> None:
+def plan() -> None:
     """Describe a table, its problems and the cost of encoding.
 
     \b
     Example:
       abag plan pairs.csv
     """
-    from abag.head.plan import describe_plan
-    from abag.head.plan import plan as make_plan
-
-    costs = make_plan(tables, **options)
-    _print(costs, as_json, partial(describe_plan, verbose=verbose))
-    sys.exit(1 if costs["refused"] else 0)
 
 
-@_command("runs")
+def _is_unreadable(summary: Mapping[str, Any]) -> bool:
+    return any(state["state"] == "unreadable" for state in summary["runs"])
+
+
+@_passes_on("runs", is_problem=_is_unreadable)
 @click.argument("folders", type=_PATH, nargs=-1, required=True, metavar="DIR...")
 @click.option("-v", "--verbose", is_flag=True, help="Print all scores, not only those that decide.")
-def runs(folders: Sequence[Path], as_json: bool, verbose: bool) -> None:
+def runs() -> None:
     """Compare runs, or look at one that is training.
 
     DIR is a run or a folder of runs. Shows the scores with their intervals, significant differences
@@ -283,12 +292,6 @@ def runs(folders: Sequence[Path], as_json: bool, verbose: bool) -> None:
     Example:
       abag runs runs
     """
-    from abag.head.runs.compare import describe_runs
-    from abag.head.runs.compare import runs as compare_runs
-
-    summary = compare_runs(folders)
-    _print(summary, as_json, partial(describe_runs, verbose=verbose))
-    sys.exit(any(state["state"] == "unreadable" for state in summary["runs"]))
 
 
 @_passes_on("report")
@@ -439,21 +442,19 @@ def store_group() -> None:
 _STORE_ARGUMENT = click.argument("store", type=_PATH)
 
 
-@_command(group=store_group, name="info")
+def _is_damaged(summary: Mapping[str, Any]) -> bool:
+    return any(part["damaged"] for part in (summary, *summary["encoders"]))
+
+
+@_passes_on("info", group=store_group, is_problem=_is_damaged)
 @_STORE_ARGUMENT
-def store_info(store: Path, as_json: bool) -> None:
+def store_info() -> None:
     """Show what a store holds. Exits with 1 if a part of it is damaged or cannot be read.
 
     \b
     Example:
       abag store info store
     """
-    from abag.embed.store.care import describe, info
-    from abag.embed.store.store import open_store
-
-    summary = info(open_store(store))
-    _print(summary, as_json, describe)
-    sys.exit(any(part["damaged"] for part in (summary, *summary["encoders"])))
 
 
 @_command(group=store_group, name="verify")

@@ -70,7 +70,7 @@ def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
     """
     family = FAMILIES[checkpoint.family]
     name = checkpoint.name
-    projections = family.lora_projections
+    projections = family.lora_projections(checkpoint.config)
     last = family.shape(checkpoint.config).layers
     if not projections:
         msg = f"encoder {name}: has no weights to adapt. Leave its side out: --sides."
@@ -87,7 +87,10 @@ def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
                 f"{expected}. Give at least one of them."
             )
             raise OptionError(msg)
-    return replace(lora, targets=targets or family.lora_targets, layers=layers)
+    if not targets:  # queries and values; where one layer has them and the keys, this layer
+        of_attention = len(family.architecture_of(checkpoint.config).qkv)
+        targets = projections[:of_attention:2]
+    return replace(lora, targets=targets, layers=layers)
 
 
 def import_peft() -> Any:  # noqa: ANN401 - peft is untyped
@@ -128,15 +131,15 @@ class LoraEncoder(nn.Module):
         peft = import_peft()
         family = FAMILIES[checkpoint.family]
         model = load_transformers_model(checkpoint)
-        # peft names the list of layers by its last part, and counts from 0
-        layer_list = family.layer_list.rsplit(".", 1)[-1] if lora.layers else None
+        layers = family.architecture_of(checkpoint.config).layers
         self._config = peft.LoraConfig(
             r=lora.rank,
             lora_alpha=lora.alpha,
             lora_dropout=lora.dropout,
             target_modules=list(lora.targets),
+            # peft names the list of layers by its last part, and counts from 0
             layers_to_transform=[n - 1 for n in lora.layers] or None,
-            layers_pattern=layer_list,
+            layers_pattern=layers.rpartition(".")[2] if lora.layers else None,
             base_model_name_or_path=checkpoint.origin,
         )
         frozen = cast_parameters(model.eval().requires_grad_(False), plan)
@@ -145,7 +148,7 @@ class LoraEncoder(nn.Module):
             parameter.data = parameter.data.to(plan.device, torch.float32)
         if gradient_checkpointing:
             # the reentrant form needs an input with gradients: frozen embeddings have none
-            for layer in attrgetter(family.layer_list)(self._model):
+            for layer in attrgetter(layers)(self._model):
                 layer.forward = partial(recompute, layer.forward, use_reentrant=False)
         self._pad_id = family.vocabulary.pad
         self._plan = plan

@@ -20,9 +20,9 @@ from abag.adapt.config import AdaptConfig
 from abag.adapt.model import AdaptationModel, fit_lora, import_peft
 from abag.core.arrays import Ints, distinct
 from abag.core.device import DevicePlan, plan_device
-from abag.core.errors import DamagedFile, OptionError, RunError, SplitError, TrainingError
+from abag.core.errors import DamagedFile, OptionError, SplitError, TrainingError
 from abag.core.files import (
-    is_partial,
+    is_begun,
     json_text,
     make_folder,
     only_writer,
@@ -524,16 +524,11 @@ def _describe_inputs(
 
 
 def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
-    names = [path.name for path in out.iterdir()] if out.exists() else []
-    # a process that is killed before it writes config.json leaves these
-    if all(name == "checkpoints" or is_partial(out / name) for name in names):
+    if not is_begun(out, "config.json", "adapter", "--out", besides=("checkpoints",)):
         return None
-    if "config.json" not in names:
-        msg = f"{out}: is not empty and contains no adapter. Use another --out folder."
-        raise RunError(msg)
     before = read_json(out / "config.json")
     check_same(out, before, record, may_change=AdaptConfig.changeable(), option="--out")
-    if ADAPTER_FILE not in names:
+    if not (out / ADAPTER_FILE).exists():
         return None
     written = read_json(out / ADAPTER_FILE)
     if reason := why_mistyped(written.get("summary"), AdaptSummary, "summary"):

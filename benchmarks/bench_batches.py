@@ -43,7 +43,11 @@ LIGHT = (
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQDIQEVQGYVLIAHNQVRQVPLQRLRIVRGTQLFEDNYALAVLDNGDPL"
 FIRST_SITE, SITES = 98, 10
 PLANTED = ("additive", "epistatic", "floor")
-STARTS = {"her2": (48, 150), "rbd": (48, 150), "hiv": (200,), "skempi": (200,), "demo": (120,)}
+STARTS = {name: (48, 150) for name in ("her2", "rbd", "her2skewed", "rbdskewed")} | {
+    "hiv": (200,),
+    "skempi": (200,),
+    "demo": (120,),
+}
 """Random pairs that are measured first; of planted laws 60 and 200."""
 
 
@@ -108,6 +112,13 @@ def skempi_library(path):
     return frame.drop_duplicates(["heavy", "light", "antigen"]).reset_index(drop=True)
 
 
+def skewed(frame):
+    """Return the table with exponential labels, whose order is the same and whose range is 4 to 11."""
+    label = frame["pKd"].to_numpy()
+    grown = np.exp((label - np.median(label)) / label.std())
+    return frame.assign(pKd=(4 + 7 * (grown - grown.min()) / np.ptp(grown)).round(4))
+
+
 def make_libraries(folder, draws):
     """Yield the name and the frame of each library; planted ones are drawn several times."""
     for law in PLANTED:
@@ -119,6 +130,7 @@ def make_libraries(folder, draws):
         return
     for name, file in TABLES.items():
         yield name, lambda file=file: read_library(folder / file, 4000)
+        yield f"{name}skewed", lambda file=file: skewed(read_library(folder / file, 4000))
     yield "hiv", lambda: hiv_library(folder / "hiv_ic50_seen.csv.gz")
     yield "skempi", lambda: skempi_library(folder / "skempi_measurements.csv")
 

@@ -234,6 +234,27 @@ def why_not_writable(
     return _why_read_only(out.parent, option)
 
 
+def is_begun(
+    folder: Path, record: str, what: str, option: str, besides: Container[str] = ()
+) -> bool:
+    """Tell whether the folder of a job that can be resumed has its `record`, which comes first.
+
+    Before it, an interruption leaves partial files and the names `besides`. Raises `OutputError`
+    for a file, and for a folder that holds anything else than the job that `what` names.
+    """
+    names = list[str]()
+    if folder.is_dir():
+        names = sorted(path.name for path in folder.iterdir() if not is_partial(path))
+    if record in names:
+        return True
+    foreign = [name for name in names if name not in besides]
+    if foreign or folder.is_file():
+        held = f"holds {foreign[0]} and no {what}" if foreign else "is a file"
+        msg = f"{folder}: {held}; expected a new folder. Give another {option}."
+        raise OutputError(msg)
+    return False
+
+
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
     """Create a folder, and refuse with `OutputError` while another process is in this block."""

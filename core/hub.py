@@ -251,19 +251,14 @@ class Repository:
         try:
             log.setLevel(logging.ERROR)
             yield
-        except RecursionError:
-            msg = (
-                f"{self.address}: the answer is nested more deeply than that of any hub. Check "
-                "HF_ENDPOINT; if it happens again, do not use the repository."
-            )
-            raise HubError(msg) from None
         except (OSError, ValueError, RuntimeError, *_NO_HUB, *network) as error:
             cause: BaseException = error
             if isinstance(error, RuntimeError | errors.LocalEntryNotFoundError):
                 cause = error.__cause__ or error  # of a failed upload, or download of many files
             is_os_error = isinstance(cause, OSError) and cause.errno is not None
             is_disk_error = is_os_error and not isinstance(cause, ConnectionError)
-            if is_disk_error or isinstance(cause, RuntimeError):
+            is_nested = isinstance(cause, RecursionError)  # more deeply than an answer of any hub
+            if is_disk_error or (isinstance(cause, RuntimeError) and not is_nested):
                 raise cause from None
             msg = f"{self.address}: {explain_refusal(cause, self.address) or _explain(cause)}"
             raise HubError(msg) from error
@@ -342,7 +337,7 @@ def _explain(error: BaseException) -> str:
         )
     if status is not None:  # also of two people who push at the same time
         return f"the hub answers with an error {why}. Try again later."
-    if isinstance(error, ValueError | KeyError | TypeError | AttributeError):
+    if isinstance(error, ValueError | RecursionError | KeyError | TypeError | AttributeError):
         return (
             f"the hub refuses this, or is not a hub ({error!r}). Check what it names, and "
             "HF_ENDPOINT, or try again later."

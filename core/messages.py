@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
+from shutil import get_terminal_size
 from textwrap import TextWrapper
 from typing import Any, NamedTuple, Self, TextIO
 
@@ -152,18 +153,9 @@ def size_text(size: float) -> str:
     return f"{size / 1e3:,.1f} kB"
 
 
-def screen_width(stream: TextIO | None = None) -> int:
-    """Return the columns of a terminal, by default of stdout; COLUMNS of the environment first."""
-    try:
-        columns = int(os.environ.get("COLUMNS", ""))
-    except ValueError:
-        columns = 0
-    if columns <= 0:
-        try:
-            columns = os.get_terminal_size((stream or sys.stdout).fileno()).columns
-        except (AttributeError, OSError, ValueError):  # no file, no terminal, or closed
-            columns = 0
-    return columns if columns > 0 else USUAL_WIDTH
+def screen_width() -> int:
+    """Return the columns of the terminal; COLUMNS of the environment counts first."""
+    return get_terminal_size((USUAL_WIDTH, 24)).columns
 
 
 def wrap(text: str, stream: TextIO | None = None) -> str:
@@ -176,7 +168,7 @@ def wrap(text: str, stream: TextIO | None = None) -> str:
             return text
     except (AttributeError, ValueError):  # there is none, or it is closed
         return text
-    width = screen_width(stream)
+    width = screen_width()
     return "\n".join(chain.from_iterable(_wrapped(line, width) for line in text.split("\n")))
 
 

@@ -103,21 +103,11 @@ class PublicFunction:
     def signature(self) -> inspect.Signature:
         """Return the signature with every option in place of ``**options``."""
         original = inspect.signature(self.function())
+        taken = {*original.parameters, "progress"}
+        options = [option for option in self._options() if option.name not in taken]
         parameters = [
             parameter.replace(annotation=_public_annotation(parameter.annotation))
-            for parameter in original.parameters.values()
-            if parameter.kind is not inspect.Parameter.VAR_KEYWORD and parameter.name != "progress"
-        ]
-        parameters += _REPORTING
-        parameters += [
-            inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=option.default,
-                annotation=_public_annotation(annotation_text(option)),
-            )
-            for option in self._options()
-            if option.name not in original.parameters and option.name != "progress"
+            for parameter in with_options(original, options, _REPORTING).parameters.values()
         ]
         returned = _Source(original.return_annotation)
         if returned.endswith(_IN_MEMORY):  # its type depends on the arguments
@@ -177,6 +167,27 @@ class PublicFunction:
         public.__signature__ = signature  # type: ignore[attr-defined]
         del public.__wrapped__  # its signature has **options
         return public
+
+
+def with_options(
+    signature: inspect.Signature,
+    options: Iterable[OptionSchema],
+    others: Iterable[inspect.Parameter] = (),
+) -> inspect.Signature:
+    """Return a signature with `others` and every option in place of ``**options``."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = []
+    for parameter in signature.parameters.values():
+        is_replaced = parameter.name in {other.name for other in others}
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and not is_replaced:
+            parameters.append(parameter)
+    parameters += others
+    for option in options:
+        text = annotation_text(option)
+        parameters.append(
+            inspect.Parameter(option.name, keyword, default=option.default, annotation=text)
+        )
+    return signature.replace(parameters=parameters)
 
 
 @contextmanager

@@ -234,7 +234,10 @@ def _stored_side(store: Store, options: ExportOptions) -> _Given:
 def _read_vectors(
     sides: list[_Given], table: SequenceTable | None, options: ExportOptions
 ) -> _Exported:
-    is_half = options.dtype == "stored" and _number_formats(sides) == {"float16"}
+    formats: set[str] = set()
+    for side in sides:
+        formats |= {shard.number_format_of(side.pooling) for shard in side.folder.shards()}
+    is_half = options.dtype == "stored" and formats == {"float16"}
     frame = pd.DataFrame(index=pd.RangeIndex(len(sides[0].keys)))
     names: list[str] = []
     vectors = []
@@ -255,13 +258,6 @@ def _read_vectors(
         frame = pd.concat([table.frame.set_axis(frame.index), frame], axis=1)
     vectors_ND = vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
     return _Exported(frame, names, vectors_ND, about)
-
-
-def _number_formats(sides: list[_Given]) -> set[str]:
-    formats: set[str] = set()
-    for side in sides:
-        formats |= {shard.number_format_of(side.pooling) for shard in side.folder.shards()}
-    return formats
 
 
 def _refuse_taken_names(table: SequenceTable, added: set[str]) -> None:

@@ -88,7 +88,10 @@ def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         job = environment.get("TORCHELASTIC_RUN_ID", "")
         job = "" if job == _NO_RUN_ID else job
-    elif "SLURM_PROCID" in environment and not _is_batch_script(environment):
+    elif "SLURM_PROCID" in environment and (
+        # a batch script has it, too, but is no step that srun started
+        "SLURM_STEP_ID" in environment or "SLURM_JOB_ID" not in environment
+    ):
         tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         names = ("SLURM_PROCID", tasks, "SLURM_LOCALID")
         ids = [environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")]
@@ -108,11 +111,6 @@ def rank_here(environment: Mapping[str, str] = os.environ) -> Rank:
         msg = f"environment: {values}; expected a rank below the number of ranks. Unset them."
         raise WorkerError(msg)
     return Rank(number, world, local, job)
-
-
-def _is_batch_script(environment: Mapping[str, str]) -> bool:
-    """Tell a batch script from a task that srun started: both have SLURM_PROCID=0."""
-    return "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
 
 
 def owners(

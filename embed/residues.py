@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import hex_keys
 from abag.core.errors import EncoderError, OutputError
 from abag.core.files import (
-    is_partial,
+    is_begun,
     nearest_existing,
     only_writer,
     read_json,
@@ -191,17 +191,16 @@ class ResidueJob(EncoderJob):
         for positions, batch in budget.stream(sink, layout, chains, name):
             for at, vectors in zip(positions.tolist(), batch, strict=True):
                 if not np.isfinite(vectors).all():
-                    raise self._not_finite(name(at))
+                    remedy = "--dtype float32, and if that fails too --precision fp32"
+                    if self.options.dtype == "float32":
+                        remedy = "--precision fp32, or check the checkpoint's weights"
+                    msg = (
+                        f"{name(at)}: the vector of a residue is not finite as "
+                        f"{self.options.dtype}, from {self.identity.checkpoint.name} in "
+                        f"{self.plan.precision}. Give {remedy}."
+                    )
+                    raise EncoderError(msg)
                 yield ResidueVectors(self.kind, int(rows[at]), chains[at], vectors)
-
-    def _not_finite(self, name: str) -> EncoderError:
-        remedy = "--dtype float32, and if that fails too --precision fp32"
-        if self.options.dtype == "float32":
-            remedy = "--precision fp32, or check the checkpoint's weights"
-        return EncoderError(
-            f"{name}: the vector of a residue is not finite as {self.options.dtype}, from "
-            f"{self.identity.checkpoint.name} in {self.plan.precision}. Give {remedy}."
-        )
 
 
 class ResidueKind(TypedDict):
@@ -469,16 +468,7 @@ def _digest(content: bytes) -> str:
 
 def _check_folder(folder: Path, about: dict[str, Any]) -> None:
     """Refuse a folder that holds anything but a part of these residues."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        msg = f"{folder}: is a file; expected a new folder. Give another --out."
-        raise OutputError(msg)
-    if not (folder / ABOUT_FILE).exists():
-        names = sorted(path.name for path in folder.iterdir() if not is_partial(path))
-        if names:
-            msg = f"{folder}: holds {names[0]}; expected a new folder. Give another --out."
-            raise OutputError(msg)
+    if not is_begun(folder, ABOUT_FILE, "residues", "--out"):
         return
     ours = _values(about)
     theirs = _values(read_json(folder / ABOUT_FILE))

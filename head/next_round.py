@@ -120,10 +120,12 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     history.append(entry)
     before = saved.layout
     columns = {role: name for role, name in config.columns.items() if role not in OF_LABELS}
+    given_names = [str(Path(path).expanduser().absolute()) for path in config.sequences]
     remembered = replace(
         config,
         columns={**before.named(), **columns},
-        sequences=_named_sequences(config, saved),
+        # of earlier rounds those that exist
+        sequences=tuple(dict.fromkeys([*before.files_of_names, *given_names])),
         # the bound itself is that of the run, whose unit that of the results may not be
         no_binding=saved.config["no_binding"],
         no_binding_empty=saved.config["no_binding_empty"],
@@ -165,12 +167,6 @@ def of_earlier_run(config: FitConfig, saved: SavedRun) -> FitConfig:
         given = {name: value for name, value in given.items() if name not in ("folds", "repeats")}
     bad_rows: BadRows = "skip" if "skip" in (config.bad_rows, before["bad_rows"]) else "error"
     return replace(config, bad_rows=bad_rows, **given)
-
-
-def _named_sequences(config: FitConfig, saved: SavedRun) -> tuple[str, ...]:
-    """Return the files with the names of all rounds, of earlier ones those that exist."""
-    given = [str(Path(path).expanduser().absolute()) for path in config.sequences]
-    return tuple(dict.fromkeys([*saved.layout.files_of_names, *given]))
 
 
 def _refuse_other_columns(given: FitConfig, saved: SavedRun) -> None:

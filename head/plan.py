@@ -24,7 +24,7 @@ from abag.core.errors import AbagError
 from abag.core.messages import align, counted, duration_text, reporting, size_text
 from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES, Alias, refuse_unknown_name
+from abag.embed.encoders.registry import ALIASES, refuse_unknown_name
 from abag.embed.tables.chains import ALONE
 from abag.embed.tables.columns import MissingColumn, quote_names
 from abag.embed.tables.pairs import SequenceTable, UniqueSequences, describe_rows, read_pairs
@@ -166,7 +166,6 @@ def plan(
 
 def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
     refuse_unknown_name(encoder)
-    speed = SPEEDS.get(encoder)
     family = ALIASES[encoder].family if encoder in ALIASES else "esm"  # the rest count as ESM-2
     layout = TokenLayout(sequences.kind, FAMILIES[family].vocabulary)
     limit = math.inf if layout.limit is None else layout.limit
@@ -182,7 +181,9 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
             long_chains += number * long
             windows += number * (len(spans) - (sum(map(bool, lengths)) - long))
     unique = len(sequences.chains)
-    stored = None if speed is None else len(layout.poolings) * speed.width * 2 + 22
+    stored = None
+    if has_speed(encoder):  # else its width may not be known
+        stored = len(layout.poolings) * ALIASES[encoder].width * 2 + 22
     return {
         "encoder": encoder, "unique": unique, "tokens": tokens,
         "longest": max(map(sum, number_of)), "mean_length": residues / unique,
@@ -346,42 +347,29 @@ WITH_FEATURES = 2.1
 benchmarks/results/plan_features_2core_2026-11-28.md. The mean of the logarithms."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderSpeed:
-    """Tokens/s on one H200, packed and in fp16 without Triton as on a GPU before Ampere."""
-
-    weights: float
-    """Weights in matrix products, per token."""
-    width: int
-    packed: float
-    grouped: float
-    measured: bool
+def has_speed(encoder: str) -> bool:
+    """Tell whether `tokens_per_second` knows the encoder: an alias with a number of weights."""
+    return encoder in ALIASES and ALIASES[encoder].parameters > 0
 
 
-def _speed(name: str, alias: Alias) -> EncoderSpeed:
-    """Scale the speed of the measured encoder that is most alike by the number of weights."""
+def tokens_per_second(encoder: str, *, packed: bool) -> float:
+    """Return the speed on one H200, packed, or in fp16 without Triton as on a GPU before Ampere.
 
-    def distance(measured: str) -> tuple[bool, float]:
-        return ALIASES[measured].family != alias.family, abs(math.log(smaller(measured)))
+    It is that of the measured encoder that is most alike, scaled by the number of weights.
+    """
+    alias = ALIASES[encoder]
 
     def smaller(measured: str) -> float:
         return ALIASES[measured].parameters / alias.parameters
 
-    like = min(_PACKED, key=distance)
-    alike, grouped = _GROUPED[FAMILIES[alias.family].biased_attention]
-    return EncoderSpeed(
-        weights=alias.parameters,
-        width=alias.width,
-        packed=_PACKED[like] * smaller(like),
-        grouped=grouped * smaller(alike),
-        measured=name in _PACKED,
-    )
+    def distance(measured: str) -> tuple[bool, float]:
+        return ALIASES[measured].family != alias.family, abs(math.log(smaller(measured)))
 
-
-SPEEDS: Mapping[str, EncoderSpeed] = {
-    name: _speed(name, alias) for name, alias in ALIASES.items() if alias.parameters
-}
-"""By alias, where known."""
+    if packed:
+        like = min(_PACKED, key=distance)
+        return _PACKED[like] * smaller(like)
+    like, grouped = _GROUPED[FAMILIES[alias.family].biased_attention]
+    return grouped * smaller(like)
 
 
 class Gpu(NamedTuple):
@@ -409,11 +397,15 @@ class Workload:
     has_features: bool
     price_per_hour: float | None
 
-    def speeds(self) -> list[EncoderSpeed] | None:
-        """Return the speed of each encoder; None if one is not known."""
-        if not SPEEDS.keys() >= set(self.encoders):
-            return None
-        return [SPEEDS[name] for name in self.encoders]
+    @property
+    def has_speeds(self) -> bool:
+        """Whether the speed of each encoder is known."""
+        return all(map(has_speed, self.encoders))
+
+    @property
+    def weights(self) -> list[float]:
+        """Weights of each encoder in matrix products, per token."""
+        return [ALIASES[name].parameters for name in self.encoders]
 
     def estimate(
         self, embed_s: float, memory_gib: float, basis: str, *, on_gpu: bool, measured: bool
@@ -430,19 +422,17 @@ class Workload:
 
 
 def _on_gpu(gpu: Gpu, work: Workload, *, measured: bool) -> dict[str, Any]:
-    speeds = work.speeds()
-    if speeds is None:
+    if not work.has_speeds:
         return {"embed_s": None, "measured": False}
     relative = gpu.tflops / GPUS["H200"].tflops
     embed_s = 0.0
-    for tokens, speed in zip(work.tokens, speeds, strict=True):
-        on_h200 = speed.packed if gpu.packed else speed.grouped
-        embed_s += tokens / (on_h200 * relative)
+    for tokens, encoder in zip(work.tokens, work.encoders, strict=True):
+        embed_s += tokens / (tokens_per_second(encoder, packed=gpu.packed) * relative)
     # half-precision weights of the larger encoder, and activations of 16k tokens
-    memory_gib = max(speed.weights for speed in speeds) * 2 / 2**30 + 6
+    memory_gib = max(work.weights) * 2 / 2**30 + 6
     path = "" if gpu.packed else " in fp16 without Triton"
     basis = f"estimate: {relative:.0%} of the speed of an H200{path}"
-    if not all(speed.measured for speed in speeds):
+    if not {*work.encoders} <= _PACKED.keys():
         measured = False
         basis = "estimate from the number of weights"
     elif measured:
@@ -455,16 +445,15 @@ def estimate_here(work: Workload) -> tuple[str, dict[str, Any]]:
     from abag.core.device import device_name, measure_matmul_flops, plan_device
 
     device = plan_device()
-    speeds = work.speeds()
     on_gpu = device.device.type == "cuda"
     name = f"this machine ({device_name(device.device) if on_gpu else 'CPU'})"
-    if speeds is None:
+    if not work.has_speeds:
         return name, {"embed_s": None, "measured": False}
     if on_gpu:
         tflops = measure_matmul_flops(device) / PEAK_REACHED / 1e12
         return name, _on_gpu(Gpu(tflops, device.precision == "bf16"), work, measured=False)
-    products = sum(2 * speed.weights * n for speed, n in zip(speeds, work.tokens, strict=True))
-    memory_gib = max(speed.weights for speed in speeds) * 4 / 2**30 + 2
+    products = sum(2 * weights * n for weights, n in zip(work.weights, work.tokens, strict=True))
+    memory_gib = max(work.weights) * 4 / 2**30 + 2
     embed_s = products / (0.5 * CORE_FLOPS * count_cores())
     basis = "estimate from the number of cores"
     return name, work.estimate(embed_s, memory_gib, basis, on_gpu=False, measured=False)

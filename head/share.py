@@ -132,14 +132,6 @@ def _contents(files: Mapping[str, bytes]) -> list[FileContents]:
     return contents_of(files[RECORD], BytesIO(files[WEIGHTS]), sorted(others))
 
 
-def _warning(contents: Iterable[FileContents]) -> str:
-    """Say what is shared of the training data."""
-    read = [file for file in contents if file.name not in (CARD, LICENCE, MANIFEST)]
-    held = [text for file in read for text in file.sequences]
-    held += [text for file in read for text in file.other]
-    return f"It contains {'; '.join(dict.fromkeys(held))}. Share it only where you may share these."
-
-
 def public_files(
     run: Path,
     predictor: Predictor,
@@ -275,8 +267,15 @@ def _card(
 
 
 def _announce(where: object, files: Mapping[str, bytes], shown: Iterable[str], verb: str) -> None:
+    """Say which files are shared, and what they contain of the training data."""
     sizes = [f"{name} ({len(files[name]):,} bytes)" for name in shown]
-    say(f"{where}: {verb} {', '.join(sizes)}. {_warning(_contents(files))}")
+    read = [file for file in _contents(files) if file.name not in (CARD, LICENCE, MANIFEST)]
+    held = [text for file in read for text in file.sequences]
+    held += [text for file in read for text in file.other]
+    say(
+        f"{where}: {verb} {', '.join(sizes)}. It contains {'; '.join(dict.fromkeys(held))}. Share "
+        "it only where you may share these."
+    )
 
 
 def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:

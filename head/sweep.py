@@ -35,7 +35,7 @@ from abag.core.device import resolve_device
 from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
 from abag.core.files import (
     host_name,
-    is_partial,
+    is_begun,
     is_process_alive,
     make_folder,
     only_writer,
@@ -713,16 +713,13 @@ def _define_search(
 def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
     path = folder / "sweep.json"
     sweep_partials(folder)
-    if path.exists():
+    if is_begun(folder, path.name, "sweep", "--sweep"):
         before = read_json(path)
         # trials of other epochs cannot be compared
         may_change = MAY_CHANGE - {"epochs", "format"}
         now = described(record)
         check_same(folder, described(before), now, may_change=may_change, option="--sweep")
         return
-    if folder.exists() and not all(map(is_partial, folder.iterdir())):
-        msg = f"{folder}: is not empty and contains no sweep. Use another folder."
-        raise RunError(msg)
     make_folder(folder)
     write_json(path, record, sort_keys=True)
 

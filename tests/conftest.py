@@ -64,3 +64,5 @@ def run_script():
 # Triton reads this when it is first imported, by whomever; without a GPU kernels are interpreted
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+# tables are as wide as usual, whatever terminal the tests run in
+os.environ["COLUMNS"] = "80"

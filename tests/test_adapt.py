@@ -24,6 +24,7 @@ from abag import (
     EncoderError,
     MissingPackage,
     OptionError,
+    OutputError,
     RunError,
     SplitError,
     adapt_encoders,
@@ -250,7 +251,7 @@ def test_a_finished_adapter_is_reused_and_other_options_are_refused(given_split,
             adapt_encoders(table, damaged, split_from=split, **options)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").write_text("mine")
-    with pytest.raises(RunError, match="contains no adapter"):
+    with pytest.raises(OutputError, match="and no adapter; expected a new folder"):
         adapt_encoders(table, tmp_path / "full", split_from=split, **options)
     assert {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()} == before
 

@@ -104,7 +104,7 @@ def test_a_path_that_cannot_be_used_is_one_line_without_a_traceback(pairs, tmp_p
     store = tmp_path / "store"
     run("embed", pairs, "--store", store, *PLAIN_ENCODERS)
     line = one_line("fit", pairs, "--store", store, "--run", pairs)
-    assert line.startswith(f"Error: {pairs}: cannot be used (Not a directory); ")
+    assert line.startswith(f"Error: {pairs}: is a file; expected a new folder. Give another --run")
 
 
 def test_objects_are_not_visited_as_a_command_ends(tmp_path):

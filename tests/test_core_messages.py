@@ -42,10 +42,10 @@ with reporting(bars=True):
 
 
 def on_terminal(script, columns=80, code=0):
-    """Return what a script writes to a terminal as stderr."""
+    """Return what a script writes to a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen([sys.executable, "-c", script], stderr=theirs) as process:
+    with subprocess.Popen([sys.executable, "-c", script], stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = b""
         while True:
@@ -228,9 +228,7 @@ def test_without_a_terminal_and_a_width_a_screen_is_as_wide_as_usual(monkeypatch
 
 
 WIDTH = """
-import sys
 from abag.core.messages import screen_width, wrap
-sys.stdout = sys.stderr
 print(screen_width(), wrap("a sentence that does not fit into a line: /a/path-that-stays-whole"))
 """
 

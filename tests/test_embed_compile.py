@@ -23,7 +23,7 @@ def signatures(half, descriptors):
     import torch
 
     from abag.embed.kernels.attention import _POINTER_TILES, _TILES
-    from abag.embed.kernels.triton_kernels import _row_launch, rotary_launch
+    from abag.embed.kernels.triton_kernels import AttentionShape, _row_launch, rotary_launch
 
     row = {width: _row_launch(width) for width in (1024, 1280)}
     warps = {width: launch.pop("num_warps") for width, launch in row.items()}
@@ -40,17 +40,16 @@ def signatures(half, descriptors):
     yield "_layer_norm_kernel", norm, row[1280] | without, warps[1280], 3
     gelu = {"x_ptr": x, "bias_ptr": x, "tokens": "i32"}
     yield "_gelu_kernel", gelu, {"WIDTH": 5120, "ROWS": 8, "COLUMNS": 512}, 4, 3
-    names = ("qkv_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride")
-    rotary = dict(zip(names, (x, "*i32", f, f, "i32"), strict=True))
+    rotary = rotary_types(half)
     launch = rotary_launch(20, torch.empty(1, 32), per_warp=512)  # keys and their bias
     warps = launch.pop("num_warps")
-    yield "_rotary_kernel", rotary | {"bias_ptr": x}, launch, warps, 3
+    yield "_rotary_kernel", rotary | {"bias_ptr": x}, launch | {"weight_ptr": None}, warps, 3
     launch = rotary_launch(40, torch.empty(1, 32), per_warp=512)  # queries and keys
     warps = launch.pop("num_warps")
-    yield "_rotary_kernel", rotary, launch | {"bias_ptr": None}, warps, 3
+    yield "_rotary_kernel", rotary, launch | without, warps, 3
     launch = rotary_launch(40, torch.empty(1, 12), per_warp=512)  # ESM-2 35M and AbLang2
     warps = launch.pop("num_warps")
-    yield "_rotary_kernel", rotary, launch | {"bias_ptr": None}, warps, 3
+    yield "_rotary_kernel", rotary, launch | without, warps, 3
     for biased, heads, width, block, turned in (
         (True, 32, 128, 128, False),
         (False, 20, 64, 64, False),
@@ -64,19 +63,27 @@ def signatures(half, descriptors):
             "qkv": (n, block),
             "qkv_half": (n // 2, block),
         }
-        blocks |= {"bias": (m, n), "bias_half": (m, n // 2)}
+        if biased:
+            blocks |= {"bias": (m, n), "bias_half": (m, n // 2)}
         tensors = {name: f"tensordesc<{half}[{r}, {c}]>" for name, (r, c) in blocks.items()}
         tensors = tensors if descriptors else dict.fromkeys(blocks, x)
         tiles = dict.fromkeys(("tile_first_ptr", "tile_start_ptr", "tile_stop_ptr"), "*i32")
-        constants = {"HEADS": heads, "WIDTH": width, "BLOCK_D": block, "BLOCK_M": m, "BLOCK_N": n}
-        constants |= {"HAS_BIAS": biased, "BIAS_REACH": 192 if biased else 0}
-        constants |= {"DESCRIPTORS": descriptors}
+        reach = 192 if biased else 0
+        constants = {"SHAPE": AttentionShape(heads, width, block, m, n, reach, descriptors)}
+        if not biased:
+            constants |= {"bias": None, "bias_half": None}
         attend = {**tensors, "out_ptr": x, **tiles, "scale": "fp32"}
         if turned:
             attend |= {"cos_ptr": f, "sin_ptr": f, "query_bias_ptr": x}
         else:
             constants |= {"cos_ptr": None, "sin_ptr": None, "query_bias_ptr": None}
         yield "_attention_kernel", attend, constants, warps, stages
+
+
+def rotary_types(half):
+    """Types of the arguments that each use of the kernel has."""
+    types = {"qkv_ptr": f"*{half}", "position_ptr": "*i32", "cos_ptr": "*fp32", "sin_ptr": "*fp32"}
+    return types | {"token_stride": "i32", "eps": "fp32"}
 
 
 def gated_signatures(half):
@@ -86,17 +93,15 @@ def gated_signatures(half):
     from abag.embed.kernels.triton_kernels import rotary_launch
 
     x = f"*{half}"
-    f = "*fp32"
     gate = {"x_ptr": x, "out_ptr": x, "tokens": "i32"}
     for silu, width in ((False, 3840), (True, 2560)):
         constants = {"SILU": silu, "WIDTH": width, "ROWS": 8, "COLUMNS": 512}
         yield "_gate_kernel", gate, constants, 4, 3
-    names = ("qkv_ptr", "weight_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride", "eps")
-    rotary = dict(zip(names, (x, f, "*i32", f, f, "i32", "fp32"), strict=True))
+    rotary = rotary_types(half) | {"weight_ptr": "*fp32"}
     for heads in (15, 18, 40):
         launch = rotary_launch(heads, torch.empty(1, 32), per_warp=1024)
         warps = launch.pop("num_warps")
-        yield "_norm_rotary_kernel", rotary, launch, warps, 3
+        yield "_rotary_kernel", rotary, launch | {"bias_ptr": None}, warps, 3
 
 
 def shape_signatures(half):
@@ -115,8 +120,6 @@ def shape_signatures(half):
     norm = {"x_ptr": wide, "delta_ptr": x, "weight_ptr": f, "out_ptr": x}
     norm |= {"scale": "fp32", "eps": "fp32"}
     gate = {"x_ptr": x, "out_ptr": x, "tokens": "i32"}
-    names = ("qkv_ptr", "position_ptr", "cos_ptr", "sin_ptr", "token_stride")
-    rotary = dict(zip(names, (x, "*i32", f, f, "i32"), strict=True))
     for name, config in SHAPES.items():
         if not name.startswith(("ankh3", "amplify", "glm2")):
             continue
@@ -130,7 +133,8 @@ def shape_signatures(half):
             angles = torch.empty(1, shape.head_width // 2)
             launch = rotary_launch(shape.heads, angles, per_warp=512)
             warps = launch.pop("num_warps")
-            yield "_rotary_kernel", rotary, launch | {"bias_ptr": None}, warps, 3
+            without = {"bias_ptr": None, "weight_ptr": None}
+            yield "_rotary_kernel", rotary_types(half), launch | without, warps, 3
 
 
 def compile_all(capability, only):

@@ -212,7 +212,7 @@ def test_a_run_that_was_killed_before_its_first_file_is_begun_again(table, tmp_p
 
 def test_a_folder_of_other_files_or_a_cut_policy_is_refused(table, tmp_path):
     (tmp_path / "cat.jpg").write_bytes(b"cat")
-    with pytest.raises(OutputError, match=r"holds cat\.jpg; expected a new folder"):
+    with pytest.raises(OutputError, match=r"holds cat\.jpg and no residues; expected a new folder"):
         abag.export_residues(table, tmp_path, **TINY)
     with pytest.raises(OutputError, match="is a file; expected a new folder"):
         abag.export_residues(table, tmp_path / "cat.jpg", **TINY)

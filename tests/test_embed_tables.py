@@ -387,6 +387,16 @@ def test_every_reader_reads_or_refuses_a_column_of_parquet_alike(tmp_path, name)
             assert [table.antibodies.chains[i][1] for i in table.antibodies.of_row] == expected
 
 
+def test_a_chosen_column_of_lists_is_read_in_memory_as_in_parquet(tmp_path):
+    table = demo_table().head(4)[["heavy", "light", "antigen"]]
+    lists = table.assign(complex=[[antigen] for antigen in table.pop("antigen")])
+    lists.to_parquet(tmp_path / "a.parquet")
+    of_file, of_frame = (
+        read_sequences(part, columns={"antigen": "complex"}) for part in (tmp_path, lists)
+    )
+    assert of_frame.antigens.chains == of_file.antigens.chains
+
+
 def test_a_number_that_pandas_cannot_convert_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("heavy,antigen,x\nEVQ,MKV,1\n")
     error = OverflowError("int too large to convert to float")

@@ -289,6 +289,7 @@ def test_predictions_that_are_shifted_are_told_from_those_that_only_err(batches,
     assert "too low on average; RMSE" in shifted["sentence"]
     assert f"abag fit --add {batches.run} --categories COLUMN" in shifted["sentence"]
     assert plain["bias_interval"][0] < 0 < plain["bias_interval"][1]
+    assert plain["sentence"].endswith("on average, which may be chance")
     assert "--add" not in plain["sentence"]
     table.to_csv(tmp_path / "table.csv", index=False)
     shown = run("evaluate", tmp_path / "table.csv", "--run", batches.run).stdout

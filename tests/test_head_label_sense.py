@@ -92,6 +92,9 @@ def test_few_labels_in_another_unit_are_a_problem():
     mixed[:5] = [120, 300, 450, 80, 95]
     problems = abag.plan(table(pKd=mixed))["problems"]
     assert "5 labels, such as 120, are impossible as pkd: mixed units?" in problems
+    mixed[1:5] = PKD[1:5]
+    problems = abag.plan(table(pKd=mixed))["problems"]
+    assert "1 label, 120, is impossible as pkd: mixed units?" in problems
     with_a_weak_binder = table(pKd=np.r_[1.8, PKD[1:]])
     outside = "1 label is outside the usual range of pKd (2 to 14). See --label."
     assert abag.plan(with_a_weak_binder)["problems"] == [outside]

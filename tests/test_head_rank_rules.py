@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from abag import RankOptions
+from abag.head.design import batches
 from abag.head.design.batches import (
+    LEAST_SKEW,
+    LESS_SURE,
     RULES,
     USUAL_SHARE,
     Aim,
@@ -18,6 +21,7 @@ from abag.head.design.batches import (
     best_first,
     choose_capped,
     estimate_shares,
+    unsure_of_best,
 )
 
 PKD = st.floats(4, 12)
@@ -232,3 +236,27 @@ def test_a_few_labels_far_above_the_others_do_not_let_expect_more_than_is_predic
     assert batch.best_of_first[0] == pytest.approx(mean[0], abs=0.03)
     ended = KnownErrors(labels=np.minimum(selected, 10.5)).expect(mean, sigma)
     assert ended.best_of_first[0] < mean[0] - 0.2
+
+
+def test_the_best_pairs_are_less_sure_where_labels_pile_up_at_their_worse_end():
+    rng = np.random.default_rng(1)
+    normal = rng.normal(7, 1, 300)
+    floor = np.maximum(normal, 6.0)
+    mean, sigma = np.linspace(8.4, 8.0, 24), np.full(24, 0.5)
+    assert 0.5 < stats.skew(floor) < 1.2
+    assert unsure_of_best(floor) == pytest.approx(LESS_SURE * (stats.skew(floor) - LEAST_SKEW))
+    assert unsure_of_best(14 - floor) == unsure_of_best(normal) == unsure_of_best(np.ones(30)) == 0
+
+    def expect():
+        return KnownErrors(labels=floor).expect(mean, sigma, above=8.5)
+
+    less_sure = expect()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "LESS_SURE", 0.0)
+        sure = expect()
+    low, high = less_sure.best_interval
+    assert low == pytest.approx(sure.best_interval[0], abs=0.15)
+    assert high > sure.best_interval[1] + 0.3
+    assert less_sure.above == pytest.approx(
+        sure.above, rel=0.02
+    )  # the sum of what `rank` writes of each

@@ -102,7 +102,7 @@ COMMANDS = {
     ("summary", {"data": []}, "data is []; expected an object. Copy the whole"),
     ("summary", {"steps": "7"}, "steps is '7'; expected a whole number. Copy the whole"),
     ("summary", {"seconds": float("inf")}, "seconds is inf; expected a finite number. Copy"),
-    ("summary", {"epochs": 10**400}, f"epochs is 1{0:017}...{0:019}; expected a whole number."),
+    ("summary", {"epochs": 10**400}, f"epochs is 1{0:079}...{0:010} (401 characters); expected a"),
     ("summary", {"warnings": [None]}, "warnings is None; expected a string. Copy the whole"),
     ("summary", {"not_measured": [{"why": ""}]}, "regime is missing. Copy the whole run folder"),
 ])  # fmt: skip

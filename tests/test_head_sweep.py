@@ -27,6 +27,7 @@ from abag import (
     LabelError,
     MissingPackage,
     OptionError,
+    OutputError,
     RunError,
     SplitError,
 )
@@ -530,7 +531,7 @@ def test_a_sweep_with_other_options_or_another_table_is_refused(case, done):
 
 def test_a_folder_with_other_files_is_refused(case, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(RunError, match="contains no sweep"):
+    with pytest.raises(OutputError, match="and no sweep; expected a new folder"):
         quick_sweep(case, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 

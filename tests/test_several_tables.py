@@ -47,6 +47,14 @@ def test_rows_and_sequences_are_those_of_one_table_with_all_rows(files):
     assert "b.txt: columns are read as those of the others: 'VH' as 'heavy'" in notes
 
 
+@pytest.mark.parametrize("taken", [[], ["file"], ["file", "source_file", "joined_file", "file_2"]])
+def test_a_column_names_the_table_of_a_row_whatever_columns_there_are(taken):
+    tables = [FIRST.assign(**dict.fromkeys(taken, "x")), SECOND]
+    names = read_sequences(tables).frame.iloc[:, -1]
+    assert names.name not in taken
+    assert names.tolist() == ["table 1"] * 50 + ["table 2"] * 45
+
+
 def test_chunks_of_several_tables_are_their_rows(files):
     chunks = [*read_chunks(files, rows=20, as_written=True)]
     assert [len(chunk.frame) for chunk in chunks] == [20, 20, 10, 20, 20, 5]

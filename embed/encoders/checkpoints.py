@@ -186,7 +186,7 @@ def _read_config(path: Path, family: Family | None = None) -> tuple[dict[str, An
             "transformers, remove the key and save it again."
         )
         raise EncoderError(msg)
-    needed = dict.fromkeys((*family.config_keys, "vocab_size"))
+    needed = dict.fromkeys((*family.needed_keys, "vocab_size"))
     if missing := [key for key in needed if config.get(key) is None]:
         problem = (
             f"missing {', '.join(missing)}; give the config.json of a complete {family.name} model"

@@ -132,8 +132,6 @@ BERT = Family(
     transformers_options={"add_pooling_layer": False},
     weight_prefix="bert.",
     unused_weights=("pooler.",),
-    lora_targets=("query", "value"),
-    lora_projections=("query", "key", "value"),
     tiny_config={
         "model_type": "bert",
         **_TINY_SIZES,
@@ -243,7 +241,7 @@ ESM = Family(
         _ESM_TOKENS, start="<cls>", end="<eos>", pad="<pad>", max_residues=1022, has_cls=True
     ),
     backends=("packed", "reference", "faesm"),
-    config_keys=(*SIZE_KEYS, "vocab_size", "layer_norm_eps", "max_position_embeddings"),
+    config_keys=("vocab_size", "layer_norm_eps", "max_position_embeddings"),
     config_defaults={
         "hidden_act": "gelu",
         "position_embedding_type": "absolute",
@@ -271,8 +269,6 @@ ESM = Family(
     weight_prefix="esm.",
     # position embeddings are left over from before ESM-2
     unused_weights=("contact_head.", "pooler.", "embeddings.position_embeddings."),
-    lora_targets=("query", "value"),
-    lora_projections=("query", "key", "value"),
     tiny_config={
         "model_type": "esm",
         **_TINY_SIZES,
@@ -345,7 +341,7 @@ ESMC = Family(
     # trained on up to 2048 tokens, two of them special
     vocabulary=replace(ESM.vocabulary, max_residues=2046, window=2046),
     check=_check_esmc,
-    config_keys=(*SIZE_KEYS, "vocab_size"),
+    config_keys=("vocab_size",),
     config_defaults={
         "hidden_act": "silu",
         "max_position_embeddings": 2048,
@@ -382,17 +378,6 @@ ESMC = Family(
     head=replace(_LM_HEAD, tied=False, bias="lm_head.decoder.bias"),
     transformers_class="EsmcModel",
     weight_prefix="esmc.",
-    lora_targets=("q_proj", "v_proj"),
-    lora_projections=(
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "o_proj",
-        "gate_proj",
-        "up_proj",
-        "down_proj",
-    ),
-    layer_list="layers",
     tiny_config={
         "model_type": "esmc",
         **_TINY_SIZES,
@@ -435,16 +420,7 @@ T5 = Family(
     vocabulary=Vocabulary.of(_T5_TOKENS, end="</s>", separator="</s>"),
     sizes=("num_layers", "d_model", "num_heads", "d_ff"),
     head_width="d_kv",
-    config_keys=(
-        "d_model",
-        "d_kv",
-        "d_ff",
-        "num_layers",
-        "num_heads",
-        "vocab_size",
-        "layer_norm_epsilon",
-        "relative_attention_num_buckets",
-    ),
+    config_keys=("vocab_size", "layer_norm_epsilon", "relative_attention_num_buckets"),
     config_defaults={
         "relative_attention_max_distance": 128,
         "feed_forward_proj": "relu",
@@ -461,9 +437,6 @@ T5 = Family(
     unused_weights=("decoder.", "lm_head.", "qa_outputs."),
     tied_weights={"encoder.embed_tokens.weight": "shared.weight"},
     fp32_weights=(".wo.weight",),  # transformers keeps them so, too
-    lora_targets=("q", "v"),
-    lora_projections=("q", "k", "v", "o", "wi", "wo"),
-    layer_list="encoder.block",
     tiny_config={
         "model_type": "t5",
         "d_model": 64,
@@ -497,7 +470,6 @@ ANKH = replace(
     name="ankh",
     own_values={"vocab_size": 144},
     vocabulary=Vocabulary.of(_T5_TOKENS, end="</s>"),
-    lora_projections=("q", "k", "v", "o", "wi_0", "wi_1", "wo"),
     tiny_config={
         **T5.tiny_config,
         "vocab_size": 144,
@@ -579,7 +551,7 @@ AMPLIFY = Family(
         _AMPLIFY_TOKENS, unknown="<unk>", start="<bos>", end="<eos>", max_residues=2046, window=2046
     ),
     sizes=("num_hidden_layers", "hidden_size", "num_attention_heads", _amplify_width),
-    config_keys=(*SIZE_KEYS, "vocab_size", "norm_eps"),
+    config_keys=("intermediate_size", "vocab_size", "norm_eps"),
     config_defaults=_AMPLIFY_FIXED,
     required=_AMPLIFY_FIXED,
     architecture=_AMPLIFY_LAYERS,
@@ -587,9 +559,6 @@ AMPLIFY = Family(
     head=LanguageHead(
         norm="layer_norm_2", norm_kind="rms", decoder="decoder.weight", bias="decoder.bias"
     ),
-    lora_targets=("q", "v"),
-    lora_projections=("q", "k", "v", "wo", "w12", "w3"),
-    layer_list="transformer_encoder",
     tiny_config={
         **_AMPLIFY_FIXED,
         "model_type": "AMPLIFY",
@@ -611,7 +580,7 @@ GLM2 = Family(
         _GLM2_TOKENS, start="<+>", pad="<pad>", max_residues=4095, window=4095
     ),
     sizes=("depth", "dim", "heads", _glm2_width),
-    config_keys=("dim", "depth", "heads", "vocab_size", "norm_eps"),
+    config_keys=("vocab_size", "norm_eps"),
     config_defaults={"swiglu_multiple_of": 256, "ffn_dim_multiplier": None},
     architecture=replace(
         _AMPLIFY_LAYERS,
@@ -626,9 +595,6 @@ GLM2 = Family(
     weight_prefix="glm2.",
     unused_weights=("lm_head.",),
     head=LanguageHead(norm="lm_head.norm", norm_kind="rms", decoder="lm_head.proj_output.weight"),
-    lora_targets=("wqkv",),
-    lora_projections=("wqkv", "wo", "w1", "w2", "w3"),
-    layer_list="encoder.layers",
     tiny_config={
         "model_type": "gLM2",
         "dim": 64,
@@ -663,14 +629,7 @@ ABLANG2 = Family(
         download="python -c 'import ablang2; ablang2.pretrained()'",
     ),
     sizes=("n_encoder_blocks", "hidden_embed_size", "n_attn_heads", _ablang2_width),
-    config_keys=(
-        "hidden_embed_size",
-        "n_attn_heads",
-        "n_encoder_blocks",
-        "vocab_size",
-        "layer_norm_eps",
-        "a_fn",
-    ),
+    config_keys=("vocab_size", "layer_norm_eps", "a_fn"),
     required={"a_fn": "swiglu"},
     architecture=Architecture(
         embedding="aa_embed_layer",
@@ -699,9 +658,6 @@ ABLANG2 = Family(
         tied=True,
         bias="AbHead.bias",
     ),
-    lora_targets=("q_proj", "v_proj"),
-    lora_projections=("q_proj", "k_proj", "v_proj", "out_proj"),
-    layer_list="encoder_blocks",
     tiny_config={
         "model_type": "ablang2",
         "hidden_embed_size": 64,

@@ -203,7 +203,7 @@ class Family:
     own_values: Config = field(default_factory=dict)
     """Values of config.json that no other family of the model_type has."""
     config_keys: tuple[str, ...] = ()
-    """Keys that config.json must have; all change vectors."""
+    """Keys that config.json must have beside those of sizes; all change vectors."""
     config_defaults: Config = field(default_factory=dict)
     """Defaults of other keys of config.json that change vectors."""
     required: Config = field(default_factory=dict)
@@ -237,12 +237,6 @@ class Family:
     """Second names of tensors, and the first name of each."""
     fp32_weights: tuple[str, ...] = ()
     """Ends of names of weights whose products overflow fp16."""
-    lora_targets: tuple[str, ...] = ()
-    """Linear layers adapted by default."""
-    lora_projections: tuple[str, ...] = ()
-    """Linear layers that can be adapted."""
-    layer_list: str = "encoder.layer"
-    """Attribute of the transformers module that holds its layers."""
     tiny_config: Config = field(default_factory=dict)
 
     @property
@@ -266,6 +260,15 @@ class Family:
         """Names of the tensors of a checkpoint that belong to the encoder."""
         return WeightNames(self.weight_prefix, self.unused_weights, self.tied_weights)
 
+    @property
+    def needed_keys(self) -> tuple[str, ...]:
+        """Keys that config.json must have, those of sizes included."""
+        if self.architecture is None:
+            return ()
+        sizes = [key for key in (*self.sizes, self.head_width) if isinstance(key, str) and key]
+        keys = dict.fromkeys((*sizes, *self.config_keys))
+        return tuple(key for key in keys if key not in self.config_defaults)
+
     def effective_backend(self, backend: str) -> str:
         """Return the backend that runs when `backend` is requested."""
         return backend if backend in self.backends else self.backends[0]
@@ -278,7 +281,7 @@ class Family:
     def settings(self, config: Config) -> dict[str, object]:
         """Return the values in config.json that change vectors, for the fingerprint."""
         complete = self.complete(config)
-        return {key: complete.get(key) for key in (*self.config_keys, *self.config_defaults)}
+        return {key: complete.get(key) for key in (*self.needed_keys, *self.config_defaults)}
 
     def shape(self, config: Config) -> EncoderShape:
         """Return the sizes of an encoder with this config.json."""
@@ -311,6 +314,16 @@ class Family:
         if declared.first_norm_key and not config.get(declared.first_norm_key):
             return replace(declared, first_norm="")
         return declared
+
+    def lora_projections(self, config: Config) -> tuple[str, ...]:
+        """Return the linear layers that can be adapted, by the last part of their names."""
+        if self.architecture is None:
+            return ()
+        declared = self.architecture_of(config)
+        products = (*declared.qkv, declared.out, *declared.up, declared.down)
+        names = [product.rpartition(".")[2] for product in products]
+        # peft finds layers by this part: several of BERT are called dense, some of AbLang2 0 and 2
+        return tuple(name for name in names if names.count(name) == 1 and not name.isdecimal())
 
     def checked_config(self, checkpoint: EncoderCheckpoint) -> dict[str, Any]:
         """Return config.json with all defaults, after a check that abag has its layers.

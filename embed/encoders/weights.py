@@ -42,7 +42,7 @@ from abag.embed.store.shard import (
     ADAPTER_FILE,
     ADAPTER_FOLDER,
     CONFIG_FILE,
-    ROWS_FILE,
+    HASHED_FILES,
     WEIGHTS_FILE,
     adapter_digest,
     write_adapter_files,
@@ -529,9 +529,8 @@ def read_adapter_files(folder: Path, kind: Kind) -> dict[str, bytes]:
     DamagedFile
         If one is missing or cannot be read.
     """
-    names = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
     try:
-        return {name: read_inside(folder, name) for name in names}
+        return {name: read_inside(folder, name) for name in HASHED_FILES[kind]}
     except OSError as error:
         msg = f"{folder}: incomplete ({error}). Copy the whole folder again."
         raise DamagedFile(msg) from error

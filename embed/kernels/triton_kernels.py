@@ -6,6 +6,8 @@ Tests compare each with its torch version in `ops` or `attention`. T packed toke
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -14,6 +16,22 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from abag.embed.kernels.cublaslt import Epilogue, wide_products
 from abag.embed.kernels.ops import Activation, Norm, PlainOps, Rotary
+
+
+class AttentionShape(NamedTuple):
+    """Constants of the attention of an encoder, for which it is compiled."""
+
+    heads: int
+    width: int
+    block_d: int
+    """Columns of a tile: `width`, or the next power of 2."""
+    queries: int
+    """Rows of a tile of queries."""
+    keys: int
+    bias_reach: int
+    """That of `tile_bias`; 0 without a bias."""
+    descriptors: bool
+    """Whether tiles are loaded by tensor descriptors, or else by pointers."""
 
 
 @triton.jit
@@ -51,25 +69,17 @@ def _load_rows(
 
 @triton.jit
 def _load_queries(
-    source,
-    cos_ptr,
-    sin_ptr,
-    bias_ptr,
-    first,
-    start,
-    column,
-    stop,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STRIDE: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
+    source, cos_ptr, sin_ptr, bias_ptr, first, start, column, stop, SHAPE: tl.constexpr
 ):
     """Load a tile of queries; with `cos_ptr`, add their bias and turn them by their positions.
 
     `source` then loads half the width, a power of 2. Rows past `stop` hold anything; columns past
-    WIDTH are 0, so that those of the keys do not count.
+    the width are 0, so that those of the keys do not count.
     """
+    ROWS: tl.constexpr = SHAPE.queries
+    WIDTH: tl.constexpr = SHAPE.width
+    STRIDE: tl.constexpr = 3 * SHAPE.heads * WIDTH
+    DESCRIPTORS: tl.constexpr = SHAPE.descriptors
     if cos_ptr is not None:
         HALF: tl.constexpr = WIDTH // 2
         low = _load_rows(source, first, column, stop, ROWS, HALF, HALF, STRIDE, True, DESCRIPTORS)
@@ -89,6 +99,7 @@ def _load_queries(
         turned = tl.join((x * cos - y * sin).to(low.dtype), (y * cos + x * sin).to(low.dtype))
         tile = turned.permute(0, 2, 1).reshape(ROWS, WIDTH)
     else:
+        BLOCK: tl.constexpr = SHAPE.block_d
         tile = _load_rows(
             source, first, column, stop, ROWS, WIDTH, BLOCK, STRIDE, True, DESCRIPTORS
         )
@@ -106,78 +117,60 @@ def _attend_tile(
     qkv,
     bias,
     key,
-    stop,
-    first,
-    head,
-    unit,
-    HEADS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BIAS_REACH: tl.constexpr,
-    BIAS_WIDTH: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
+    queries,
+    SHAPE: tl.constexpr,
+    KEYS: tl.constexpr,
     LAST: tl.constexpr,
 ):
-    """Add BLOCK_N keys to the running softmax; `unit` converts scores to powers of 2."""
+    """Add KEYS keys to the running softmax."""
+    first, stop, head, unit = queries
+    HEADS: tl.constexpr = SHAPE.heads
+    WIDTH: tl.constexpr = SHAPE.width
+    BLOCK: tl.constexpr = SHAPE.block_d
     STRIDE: tl.constexpr = 3 * HEADS * WIDTH
+    DESCRIPTORS: tl.constexpr = SHAPE.descriptors
     column = (HEADS + head) * WIDTH
-    k = _load_rows(qkv, key, column, stop, BLOCK_N, WIDTH, BLOCK_D, STRIDE, LAST, DESCRIPTORS)
+    k = _load_rows(qkv, key, column, stop, KEYS, WIDTH, BLOCK, STRIDE, LAST, DESCRIPTORS)
     scores = tl.dot(q, k.T)
-    if HAS_BIAS:
+    if bias is not None:
         # beyond the reach all tiles have the same bias
-        offset = tl.minimum(tl.maximum(key - first, -BIAS_REACH), BIAS_REACH) + BIAS_REACH
+        REACH: tl.constexpr = SHAPE.bias_reach
+        ROWS: tl.constexpr = SHAPE.queries
+        COLUMNS: tl.constexpr = 2 * REACH + SHAPE.keys
+        offset = tl.minimum(tl.maximum(key - first, -REACH), REACH) + REACH
         offset = tl.multiple_of(offset, 16)
         scores += _load_rows(
-            bias,
-            head * BLOCK_M,
-            offset,
-            stop,
-            BLOCK_M,
-            BLOCK_N,
-            BLOCK_N,
-            BIAS_WIDTH,
-            False,
-            DESCRIPTORS,
+            bias, head * ROWS, offset, stop, ROWS, KEYS, KEYS, COLUMNS, False, DESCRIPTORS
         ).to(tl.float32)
     if LAST:  # keys past the end belong to the next sequence
-        inside = key + tl.arange(0, BLOCK_N) < stop
+        inside = key + tl.arange(0, KEYS) < stop
         scores = tl.where(inside[None, :], scores, -float("inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 1))
     weight = tl.exp2(scores * unit - (new_peak * unit)[:, None])
     shrink = tl.exp2((peak - new_peak) * unit)
     total = total * shrink + tl.sum(weight, 1)
     column = (2 * HEADS + head) * WIDTH
-    v = _load_rows(qkv, key, column, stop, BLOCK_N, WIDTH, BLOCK_D, STRIDE, LAST, DESCRIPTORS)
+    v = _load_rows(qkv, key, column, stop, KEYS, WIDTH, BLOCK, STRIDE, LAST, DESCRIPTORS)
     acc = tl.dot(weight.to(v.dtype), v, acc * shrink[:, None])
     return new_peak, total, acc
 
 
 @triton.jit
 def _attention_kernel(
-    qkv_q,  # descriptor of qkv in blocks of (BLOCK_M, BLOCK_D or its half), or its pointer
-    qkv,  # the same in blocks of (BLOCK_N, BLOCK_D)
-    qkv_half,  # (BLOCK_N / 2, BLOCK_D)
-    bias,  # of `tile_bias`, in blocks of (BLOCK_M, BLOCK_N)
-    bias_half,  # (BLOCK_M, BLOCK_N / 2)
+    qkv_q,  # descriptor of qkv in blocks of (queries, block_d or its half), or its pointer
+    qkv,  # the same in blocks of (keys, block_d)
+    qkv_half,  # (keys / 2, block_d)
+    bias,  # of `tile_bias`, in blocks of (queries, keys); None: there is none
+    bias_half,  # (queries, keys / 2)
     out_ptr,
     tile_first_ptr,  # (tiles,) first query token of a tile
     tile_start_ptr,  # (tiles,) first token of the tile's sequence
     tile_stop_ptr,  # (tiles,) one past its last token
-    cos_ptr,  # (positions, WIDTH / 2), and
+    cos_ptr,  # (positions, width / 2), and
     sin_ptr,  # the same: rotary angles of the queries; None: they are not rotated here
-    query_bias_ptr,  # (HEADS * WIDTH,) added before they are rotated, or None
+    query_bias_ptr,  # (heads * width,) added before they are rotated, or None
     scale,
-    HEADS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    BIAS_REACH: tl.constexpr,
-    DESCRIPTORS: tl.constexpr,
+    SHAPE: tl.constexpr,  # an `AttentionShape`
 ):
     """Attend with one tile of queries of one sequence and head to all keys of the sequence.
 
@@ -189,104 +182,35 @@ def _attention_kernel(
     start = tl.load(tile_start_ptr + tile)
     stop = tl.load(tile_stop_ptr + tile)
     unit = scale * 1.4426950408889634  # log2(e), because exp2 is the hardware instruction
-    STRIDE: tl.constexpr = 3 * HEADS * WIDTH
-    q = _load_queries(
-        qkv_q,
-        cos_ptr,
-        sin_ptr,
-        query_bias_ptr,
-        first,
-        start,
-        head * WIDTH,
-        stop,
-        BLOCK_M,
-        WIDTH,
-        BLOCK_D,
-        STRIDE,
-        DESCRIPTORS,
-    )
-    peak = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    HALF: tl.constexpr = BLOCK_N // 2
-    BIAS_WIDTH: tl.constexpr = 2 * BIAS_REACH + BLOCK_N
-    whole = start + (stop - start) // BLOCK_N * BLOCK_N
-    for key in range(start, whole, BLOCK_N):
+    WIDTH: tl.constexpr = SHAPE.width
+    ROW: tl.constexpr = SHAPE.heads * WIDTH
+    BLOCK_D: tl.constexpr = SHAPE.block_d
+    QUERIES: tl.constexpr = SHAPE.queries
+    KEYS: tl.constexpr = SHAPE.keys
+    HALF: tl.constexpr = KEYS // 2
+    column = head * WIDTH
+    q = _load_queries(qkv_q, cos_ptr, sin_ptr, query_bias_ptr, first, start, column, stop, SHAPE)
+    peak = tl.full([QUERIES], -float("inf"), tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    acc = tl.zeros([QUERIES, BLOCK_D], tl.float32)
+    whole = start + (stop - start) // KEYS * KEYS
+    queries = (first, stop, head, unit)
+    for key in range(start, whole, KEYS):
         peak, total, acc = _attend_tile(
-            q,
-            peak,
-            total,
-            acc,
-            qkv,
-            bias,
-            key,
-            stop,
-            first,
-            head,
-            unit,
-            HEADS,
-            WIDTH,
-            BLOCK_D,
-            BLOCK_M,
-            BLOCK_N,
-            HAS_BIAS,
-            BIAS_REACH,
-            BIAS_WIDTH,
-            DESCRIPTORS,
-            False,
+            q, peak, total, acc, qkv, bias, key, queries, SHAPE, KEYS, False
         )
     if whole + HALF < stop:
         peak, total, acc = _attend_tile(
-            q,
-            peak,
-            total,
-            acc,
-            qkv,
-            bias,
-            whole,
-            stop,
-            first,
-            head,
-            unit,
-            HEADS,
-            WIDTH,
-            BLOCK_D,
-            BLOCK_M,
-            BLOCK_N,
-            HAS_BIAS,
-            BIAS_REACH,
-            BIAS_WIDTH,
-            DESCRIPTORS,
-            True,
+            q, peak, total, acc, qkv, bias, whole, queries, SHAPE, KEYS, True
         )
     elif whole < stop:
         peak, total, acc = _attend_tile(
-            q,
-            peak,
-            total,
-            acc,
-            qkv_half,
-            bias_half,
-            whole,
-            stop,
-            first,
-            head,
-            unit,
-            HEADS,
-            WIDTH,
-            BLOCK_D,
-            BLOCK_M,
-            HALF,
-            HAS_BIAS,
-            BIAS_REACH,
-            BIAS_WIDTH,
-            DESCRIPTORS,
-            True,
+            q, peak, total, acc, qkv_half, bias_half, whole, queries, SHAPE, HALF, True
         )
     # 64-bit: tokens x H x D passes 2^31 at 500k tokens of IgT5
-    rows = (first + tl.arange(0, BLOCK_M)).to(tl.int64)
+    rows = (first + tl.arange(0, QUERIES)).to(tl.int64)
     columns = tl.arange(0, BLOCK_D)
-    out = out_ptr + rows[:, None] * (HEADS * WIDTH) + head * WIDTH + columns[None, :]
+    out = out_ptr + rows[:, None] * ROW + column + columns[None, :]
     result = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out, result, mask=(rows < stop)[:, None] & (columns < WIDTH)[None, :])
 
@@ -356,16 +280,21 @@ def _gelu_kernel(
 def _rotary_kernel(
     qkv_ptr,
     bias_ptr,
+    weight_ptr,
     position_ptr,
     cos_ptr,
     sin_ptr,
     token_stride,
+    eps,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Add the bias to the first heads of one token's row and rotate them."""
+    """Rotate the first heads of one token's row, to which their bias is added before.
+
+    With `weight_ptr` instead, one program norms and rotates the queries, another the keys.
+    """
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(position_ptr + token)
     dims = tl.arange(0, BLOCK_D)
@@ -373,13 +302,24 @@ def _rotary_kernel(
     cos = tl.load(cos_ptr + position * HALF + dims, mask=dims < HALF, other=0.0)[None, :]
     sin = tl.load(sin_ptr + position * HALF + dims, mask=dims < HALF, other=0.0)[None, :]
     mask = (heads < HEADS)[:, None] & (dims < HALF)[None, :]
-    column = heads[:, None] * (2 * HALF) + dims[None, :]
+    if weight_ptr is not None:
+        column = (tl.program_id(1) * HEADS + heads)[:, None] * (2 * HALF) + dims[None, :]
+    else:
+        column = heads[:, None] * (2 * HALF) + dims[None, :]
     at = qkv_ptr + token * token_stride + column
     low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     high = tl.load(at + HALF, mask=mask, other=0.0).to(tl.float32)
     if bias_ptr is not None:
         low += tl.load(bias_ptr + column, mask=mask, other=0.0)
         high += tl.load(bias_ptr + column + HALF, mask=mask, other=0.0)
+    if weight_ptr is not None:
+        width = HEADS * 2 * HALF
+        mean = tl.sum(low + high) / width
+        low = tl.where(mask, low - mean, 0.0)
+        high = tl.where(mask, high - mean, 0.0)
+        scale = tl.rsqrt(tl.sum(low * low + high * high) / width + eps)
+        low *= scale * tl.load(weight_ptr + column, mask=mask, other=0.0)
+        high *= scale * tl.load(weight_ptr + column + HALF, mask=mask, other=0.0)
     tl.store(at, (low * cos - high * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
     tl.store(at + HALF, (high * cos + low * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
 
@@ -408,43 +348,6 @@ def _gate_kernel(
     y = gate * tl.where(inner > 0, 1.0, tail) / (1.0 + tail) * up
     out = out_ptr + row[:, None] * WIDTH + column[None, :]
     tl.store(out, y.to(out_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _norm_rotary_kernel(
-    qkv_ptr,
-    weight_ptr,
-    position_ptr,
-    cos_ptr,
-    sin_ptr,
-    token_stride,
-    eps,
-    HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    """Norm and rotate one token's queries, or its keys."""
-    token = tl.program_id(0).to(tl.int64)
-    position = tl.load(position_ptr + token)
-    dims = tl.arange(0, BLOCK_D)
-    heads = tl.arange(0, BLOCK_H)
-    mask = (heads < HEADS)[:, None] & (dims < HALF)[None, :]
-    column = (tl.program_id(1) * HEADS + heads)[:, None] * (2 * HALF) + dims[None, :]
-    at = qkv_ptr + token * token_stride + column
-    low = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-    high = tl.load(at + HALF, mask=mask, other=0.0).to(tl.float32)
-    width = HEADS * 2 * HALF
-    mean = tl.sum(low + high) / width
-    low = tl.where(mask, low - mean, 0.0)
-    high = tl.where(mask, high - mean, 0.0)
-    scale = tl.rsqrt(tl.sum(low * low + high * high) / width + eps)
-    low *= scale * tl.load(weight_ptr + column, mask=mask, other=0.0)
-    high *= scale * tl.load(weight_ptr + column + HALF, mask=mask, other=0.0)
-    cos = tl.load(cos_ptr + position * HALF + dims, mask=dims < HALF, other=0.0)[None, :]
-    sin = tl.load(sin_ptr + position * HALF + dims, mask=dims < HALF, other=0.0)[None, :]
-    tl.store(at, (low * cos - high * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
-    tl.store(at + HALF, (high * cos + low * sin).to(qkv_ptr.dtype.element_ty), mask=mask)
 
 
 def tile_bias(bias_HR: Tensor, block_m: int, block_n: int) -> Tensor:
@@ -521,22 +424,19 @@ def attention(
     tokens = qkv.shape[0]
     width = qkv.shape[1] // (3 * heads)
     out = torch.empty(tokens, heads * width, dtype=qkv.dtype, device=qkv.device)
-    rows = bias.flatten(0, 1) if bias is not None else qkv
-    bias_reach = 0 if bias is None else (bias.shape[2] - block_n) // 2
     half = block_n // 2
     block_d = max(16, triton.next_power_of_2(width))  # 16: for tl.dot
     query_block = block_d if rotary is None else width // 2
-    sources = (
-        (qkv, block_m, query_block),
-        (qkv, block_n, block_d),
-        (qkv, half, block_d),
-        (rows, block_m, block_n),
-        (rows, block_m, half),
-    )
-    if descriptors:
-        loaded = [TensorDescriptor.from_tensor(x, [m, n]) for x, m, n in sources]
-    else:
-        loaded = [x for x, _, _ in sources]
+    bias_reach = 0
+    sources = [(qkv, block_m, query_block), (qkv, block_n, block_d), (qkv, half, block_d)]
+    if bias is not None:
+        bias_reach = (bias.shape[2] - block_n) // 2
+        rows = bias.flatten(0, 1)
+        sources += [(rows, block_m, block_n), (rows, block_m, half)]
+    loaded: list[Any] = [None] * 5
+    for at, (x, m, n) in enumerate(sources):
+        loaded[at] = TensorDescriptor.from_tensor(x, [m, n]) if descriptors else x
+    shape = AttentionShape(heads, width, block_d, block_m, block_n, bias_reach, descriptors)
     _attention_kernel[(heads, len(tiles[0]))](
         *loaded,
         out,
@@ -544,14 +444,7 @@ def attention(
         *(rotary or (None, None)),
         query_bias,
         scale,
-        HEADS=heads,
-        WIDTH=width,
-        BLOCK_D=block_d,
-        BLOCK_M=block_m,
-        BLOCK_N=block_n,
-        HAS_BIAS=bias is not None,
-        BIAS_REACH=bias_reach,
-        DESCRIPTORS=descriptors,
+        SHAPE=shape,
         num_warps=warps,
         num_stages=stages,
     )
@@ -680,13 +573,13 @@ class FusedOps(PlainOps):
     ) -> Tensor:
         """See `PlainOps`."""
         launch = rotary_launch(heads, rotary.cos, per_warp=1024)
-        _norm_rotary_kernel[(len(qkv), 2)](qkv, weight, *rotary, qkv.stride(0), eps, **launch)
+        _rotary_kernel[(len(qkv), 2)](qkv, None, weight, *rotary, qkv.stride(0), eps, **launch)
         return qkv
 
     def rotary_(self, x: Tensor, rotary: Rotary, heads: int, bias: Tensor | None = None) -> Tensor:
         """See `PlainOps`; the bias is added in fp32."""
         launch = rotary_launch(heads, rotary.cos, per_warp=512)
-        _rotary_kernel[(len(x),)](x, bias, *rotary, x.stride(0), **launch)
+        _rotary_kernel[(len(x),)](x, bias, None, *rotary, x.stride(0), 0.0, **launch)
         return x
 
 

@@ -51,18 +51,19 @@ _PATH = re.compile(rf"[^/]+|{FOLDER_NAME.pattern}/({_RECORDS}|{_SHARD_NAME})")
 # --- store info ----------------------------------------------------------------------------------
 
 
-def info(store: Store) -> dict[str, Any]:
+def info(store: Path | str) -> dict[str, Any]:
     """Return what ``abag store info --json`` prints: the content of a store."""
-    encoders = [_encoder_info(folder) for folder in store.folders()]
+    opened = open_store(store)
+    encoders = [_encoder_info(folder) for folder in opened.folders()]
     rows = sum(encoder["rows"] for encoder in encoders)
     stored_bytes = sum(encoder["bytes"] for encoder in encoders)
     return {
-        "path": str(store.path),
+        "path": str(opened.path),
         "rows": rows,
         "bytes": stored_bytes,
         "encoders": encoders,
-        "waiting": spooled_rows(store.path),
-        "damaged": _reasons(store),
+        "waiting": spooled_rows(opened.path),
+        "damaged": _reasons(opened),
     }
 
 
@@ -110,7 +111,7 @@ def _rows_by(shards: Sequence[Shard], values: Sequence[object]) -> dict[str, int
     return dict(rows)
 
 
-def describe(store: Mapping[str, Any]) -> Iterator[str]:
+def describe_info(store: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines that ``abag store info`` prints: a short block per encoder."""
     encoders = counted(len(store["encoders"]), "encoder")
     size = size_text(store["bytes"])

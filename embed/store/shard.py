@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from io import FileIO
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, NotRequired, TypedDict, TypeVar, cast
 from uuid import uuid4
@@ -43,6 +44,7 @@ from abag.core.files import (
 )
 from abag.core.messages import first_line, say
 from abag.core.options import why_mistyped
+from abag.embed.tables.chains import KINDS
 
 RETRY_SECONDS = 60.0
 REPORT_SECONDS = 5.0  # of failing, before the user is told that abag waits
@@ -77,14 +79,12 @@ ADAPTER_FILE = "adapter.json"
 ROWS_FILE = "splits.parquet"
 WEIGHTS_FILE = "adapter_model.safetensors"
 CONFIG_FILE = "adapter_config.json"
-ADAPTER_PATHS = (
-    f"{ADAPTER_FOLDER}/{ADAPTER_FILE}",
-    f"{ADAPTER_FOLDER}/{ROWS_FILE}",
-    f"{ADAPTER_FOLDER}/antibody/{CONFIG_FILE}",
-    f"{ADAPTER_FOLDER}/antibody/{WEIGHTS_FILE}",
-    f"{ADAPTER_FOLDER}/antigen/{CONFIG_FILE}",
-    f"{ADAPTER_FOLDER}/antigen/{WEIGHTS_FILE}",
-)
+HASHED_FILES = {
+    kind: (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE) for kind in KINDS
+}
+"""The files of an adapter for one kind of sequences that its digest covers."""
+_ALL_FILES = {ADAPTER_FILE, *chain.from_iterable(HASHED_FILES.values())}
+ADAPTER_PATHS = tuple(f"{ADAPTER_FOLDER}/{name}" for name in sorted(_ALL_FILES))
 """The files of an adapter by their paths in an encoder's folder."""
 STORE_MARK = {"format": "abag-store", "version": 2}
 OTHER_VERSION = (
@@ -547,7 +547,7 @@ def adapter_digest(weights: str, files: Mapping[str, bytes]) -> str:
     return running.hexdigest()
 
 
-def why_adapter_lacks(path: Path, info: Mapping[str, object]) -> str:
+def why_adapter_lacks(path: Path, info: Mapping[str, Any]) -> str:
     """Say what an encoder's folder lacks of the adapter that encoder.json names; empty if nothing.
 
     The digest of the files is compared if encoder.json has that of the weights, too.
@@ -555,8 +555,7 @@ def why_adapter_lacks(path: Path, info: Mapping[str, object]) -> str:
     digest = info.get("adapter")
     if not digest:
         return ""
-    kind = info["kind"]
-    hashed = (f"{kind}/{CONFIG_FILE}", f"{kind}/{WEIGHTS_FILE}", ROWS_FILE)
+    hashed = HASHED_FILES[info["kind"]]
     copy = read_adapter_copy(path)
     files = {name.removeprefix(f"{ADAPTER_FOLDER}/"): content for name, content in copy.items()}
     problem = ""

@@ -41,7 +41,6 @@ from abag.embed.tables.columns import (
     simplified,
 )
 from abag.embed.tables.formats import CHUNK_ROWS
-from abag.embed.tables.mutations import columns_of_mutations
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.table import Table, listed_cells
@@ -87,9 +86,6 @@ OTHER_STATE = re.compile(
 _FORMATS = re.compile("(scfv|fab|nanobody|sdab)(chain)?")
 """Names of columns, simplified, that hold antibodies, their names, or whether they are such."""
 _DEFAULTS = TableOptions()
-NEEDS_PARENT = (
-    "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
-)
 CDR_PAGE = "docs/how-to/own-table.md, CDRs of one antibody"
 """Where it is said how parts of chains are written into their parent."""
 _CHAIN_LETTERS = {
@@ -329,9 +325,9 @@ def role_by_content(table: Table, name: str) -> str:
     return most[0] if most else "antibody"
 
 
-def suggest_columns(table: Table, options: TableOptions) -> str:
-    """Propose columns by their content, or say what else to do, if no column is of antibodies."""
-    antibodies, antigens = propose_columns(table, options.no_antigen)
+def suggest_columns(table: Table, no_antigen: bool) -> str:
+    """Propose columns by their content, if no column is of antibodies; empty without sequences."""
+    antibodies, antigens = propose_columns(table, no_antigen)
     advice = []
     if not antibodies:
         whole = [name for name in table.names if not REGION.search(name)]
@@ -341,18 +337,7 @@ def suggest_columns(table: Table, options: TableOptions) -> str:
             advice.append(f"{hold} nucleotides: translate them into amino acids.")
     if antibodies or antigens:
         advice.append(f"By their content: {f'{antibodies} {antigens}'.strip()}.")
-    if advice:
-        return " ".join(advice)
-    if MUTATIONS["antigen"] in options.columns:
-        return "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
-    mutations = columns_of_mutations(table)
-    if mutations:
-        return f"Column {mutations[0]!r} holds mutations, {NEEDS_PARENT}"
-    return (
-        "No column holds sequences: add columns with those of whole chains, joined from their "
-        f"positions or regions if the table has these ({CDR_PAGE}), or give a FASTA file or table "
-        "of names and sequences with --sequences FILE."
-    )
+    return " ".join(advice)
 
 
 def propose_columns(table: Table, no_antigen: bool = False) -> tuple[str, str]:

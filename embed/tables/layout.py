@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, count
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar
@@ -68,7 +68,7 @@ DecideLabel: TypeAlias = Callable[[Table], Any]
 
 Its ``describing`` has the roles of columns that say more of it, and remarks on these."""
 FILE_COLUMNS = ("file", "source_file", "joined_file")
-"""Names of the column that names the table of a row; the first that is free."""
+"""Names of the column that names the table of a row: the first that is free, or else one more."""
 OF_LABELS = frozenset({"pkd", "label", "prediction", "sigma", "censored", "affinity_type"})
 """Roles of columns of measurements: what a run remembers of its label is another record."""
 
@@ -271,7 +271,10 @@ class Layout:
                 canonical.setdefault(role, column)
         files = [_with_names_of(canonical, file) for file in files]
         names = [*dict.fromkeys(chain.from_iterable(file.names for file in files))]
-        file_column = "" if is_one else _free_name(names, files[0].source)
+        file_column = ""
+        if not is_one:
+            proposed = chain(FILE_COLUMNS, (f"file_{number}" for number in count(2)))
+            file_column = next(name for name in proposed if name not in names)
         have_types = {_has_types(part) for part in tables}
         columns_differ = len({file.names for file in files}) > 1
         return cls(
@@ -334,7 +337,7 @@ class Layout:
         most = None if self.limit is None else self.limit - start
         chunks = self._open.pop(number, None)
         if chunks is None:
-            chunks = open_table(file.table, file.options, self._reading)
+            chunks = open_table(file.table, replace(self._reading, table=file.options))
         for chunk in chunks:
             first = int(chunk.frame.index[0])
             if most is not None and first >= most:
@@ -390,7 +393,7 @@ def _open_file(
         options = replace(options, sheet=None)
     of_run = _named_by_run(options, remembered)
     options = replace(options, columns={**of_run, **options.columns})
-    chunks = open_table(table, options, reading)
+    chunks = open_table(table, replace(reading, table=options))
     first = next(chunks)
     present = {*first.names}
     chosen = {}
@@ -442,7 +445,7 @@ def read_top_row(table: TableLike, options: TableOptions) -> Table:
     of_file = TableOptions(
         limit=1, chains=options.chains, sheet=options.sheet, matrix=options.matrix
     )
-    return next(open_table(tables_of(table)[0], of_file, ReadOptions())).with_roles({})
+    return next(open_table(tables_of(table)[0], ReadOptions(table=of_file))).with_roles({})
 
 
 def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout:
@@ -464,18 +467,6 @@ def _with_names_of(canonical: Mapping[str, str], file: FileLayout) -> FileLayout
         renamed[name] = new
     names = tuple(renamed.get(name, name) for name in file.names)
     return replace(file, names=names, renamed=renamed)
-
-
-def _free_name(names: Sequence[str], source: str) -> str:
-    """Return a name for the column that names the table of a row."""
-    free = [name for name in FILE_COLUMNS if name not in names]
-    if not free:
-        msg = (
-            f"{source}: has the columns {', '.join(FILE_COLUMNS)}, so that none is left to name "
-            "the tables; expected one of these free. Rename one."
-        )
-        raise TableError(msg)
-    return free[0]
 
 
 def tables_of(table: TableLike) -> list[OneTable]:

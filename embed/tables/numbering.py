@@ -209,12 +209,6 @@ def have_motif(motif: str, texts: pa.Array) -> NDArray[np.bool_]:
     return np.asarray(pc.match_substring_regex(texts, motif))
 
 
-def have_constant_domain(chains: Sequence[str]) -> NDArray[np.bool_]:
-    """Tell which chains have a constant domain, shape (N,)."""
-    array = pa.array(chains, pa.large_string())
-    return have_motif(CONSTANT_MOTIF, pc.utf8_slice_codeunits(array, EARLIEST_CONSTANT))
-
-
 def find_types(chains: Sequence[str]) -> NDArray[np.int64]:
     """Tell the `CHAIN_TYPES` of chains by motifs, shape (N,), or `UNCLEAR_TYPE`."""
     array = pa.array(chains, pa.large_string())
@@ -224,7 +218,8 @@ def find_types(chains: Sequence[str]) -> NDArray[np.int64]:
     # a longer chain may have a second domain, unless a constant one follows the first
     is_single_N = length_N < 2 * WHOLE_DOMAIN
     long = np.flatnonzero(~is_single_N)
-    is_single_N[long] = have_constant_domain([chains[i] for i in long.tolist()])
+    ends_of_long = pc.utf8_slice_codeunits(array.take(pa.array(long)), EARLIEST_CONSTANT)
+    is_single_N[long] = have_motif(CONSTANT_MOTIF, ends_of_long)
     is_clear_N = is_single_N & (heavy_N ^ light_N)
     type_N = np.where(heavy_N, HEAVY_TYPE, LIGHT_TYPE)
     type_N = np.where(is_clear_N, type_N, UNCLEAR_TYPE)

@@ -235,21 +235,15 @@ class NamedSequences:
         whole = self._text(ANY, name)
         types = self._domains(whole) if whole else []
         if whole and not (heavy or light):
-            is_pair = bool(heavy_part and light_part)
-            if types == ["heavy"] and light_part and not is_pair and not heavy_part:
-                return f"{whole}|{light_part}"
-            if types == ["light"] and heavy_part and not is_pair and not light_part:
-                return f"{heavy_part}|{whole}"
+            lacks_chain = (types == ["heavy"] and light_part and not heavy_part) or (
+                types == ["light"] and heavy_part and not light_part
+            )
             # an antigen, of which the antibody has its name
             is_other = not types and any(map(self._domains, filter(None, (heavy_part, light_part))))
-            if not is_other:
+            if not (lacks_chain or is_other):
                 return whole
-        if not heavy and whole and types == ["heavy"]:
-            heavy = whole
-        if not light and whole and types == ["light"]:
-            light = whole
-        heavy = heavy or heavy_part
-        light = light or light_part
+        heavy = heavy or (whole if types == ["heavy"] else None) or heavy_part
+        light = light or (whole if types == ["light"] else None) or light_part
         return f"{heavy or ''}|{light or ''}" if heavy or light else None
 
     def _chain(self, role: str, name: str) -> str | None:
@@ -653,14 +647,14 @@ def _mutation_rules(
     # one column for both kinds: then the chain of a mutation says of which it is
     is_shared = len({*mutations.values()}) < len(mutations)
     first = options.first_residue
-    rules: dict[Kind, MutationRules] = {}
-    for kind in mutations:
-        rules[kind] = MutationRules(kind=kind, first_residue=first, shared=is_shared)
-    if "antibody" in rules:  # schemes are those of variable domains
-        first = 1 if "antigen" in mutations else first
-        numbered = replace(rules["antibody"], numbering=options.numbering, first_residue=first)
-        rules["antibody"] = numbered
-    return rules
+    of_antibodies = MutationRules(
+        kind="antibody",
+        numbering=options.numbering,  # schemes are those of variable domains
+        first_residue=1 if "antigen" in mutations else first,
+        shared=is_shared,
+    )
+    of_antigens = MutationRules(kind="antigen", first_residue=first, shared=is_shared)
+    return {kind: of_antibodies if kind == "antibody" else of_antigens for kind in mutations}
 
 
 def _describe_mutations(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -57,7 +57,6 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import (
     CDR_PAGE,
-    NEEDS_PARENT,
     OTHER_STATE,
     REGION,
     SHORT,
@@ -77,6 +76,7 @@ from abag.embed.tables.content import (
 )
 from abag.embed.tables.mutations import (
     BadMutation,
+    columns_of_mutations,
     holds_mutations,
     means_parent,
     mutate,
@@ -115,6 +115,9 @@ UNREADABLE = tuple(REASONS)
 NUMBERED_AT_MOST = 200
 _NUMBERED_NAME = re.compile(r"[A-Za-z]+[.-]?\d+(?:[.-]\w+)*")
 """Names of antigens such as BA.1 and IL-6, and no number."""
+_NEEDS_PARENT = (
+    "not sequences. Give the antibody that they are of with --parent SEQ or --parent FILE."
+)
 _LONGEST_ID = 2  # characters of a chain of a PDB file, as SAbDab and others list them
 SHORT_DOMAIN = 70  # residues below which a chain is no variable domain, whose shortest have 95
 # as AIRR has junctions, C...W, and IMGT CDR3: AR...DY
@@ -185,6 +188,10 @@ class ParsedColumn:
     def good(self) -> list[int]:
         """Indices of the sequences that are not bad."""
         return [i for i in range(len(self.chains)) if i not in self.bad]
+
+    def good_chains(self) -> Iterator[Chains]:
+        """Yield the sequences that are not bad."""
+        return (chains for i, chains in enumerate(self.chains) if i not in self.bad)
 
     @property
     def bad_texts(self) -> list[str]:
@@ -366,7 +373,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
             without_heavy.append(i)
     column.mark("no heavy", without_heavy)
     read = column.codes[~table.frame.index.isin([*table.reader.problems])]
-    if any(chains[i][1] for i in {*read.tolist()} - column.bad.keys()):
+    if any(chains[i][1] and i not in column.bad for i in read.tolist()):
         without_light = [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
         column.mark("no light", without_light)
     column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
@@ -411,9 +418,20 @@ def _refuse_without_antibodies(table: Table, options: TableOptions) -> None:
     refuse_other_header(table)
     problem = f"{table.source}: no column for heavy, light or antibody"
     commas = ", or separate columns by commas" if len(table.names) == 1 else ""
+    suggestion = suggest_columns(table, options.no_antigen)
+    if not suggestion and MUTATIONS["antigen"] in options.columns:
+        suggestion = "If all rows have one antibody, give it with --parent SEQ or --parent FILE."
+    elif not suggestion and (mutations := columns_of_mutations(table)):
+        suggestion = f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
+    elif not suggestion:
+        suggestion = (
+            "No column holds sequences: add columns with those of whole chains, joined from their "
+            f"positions or regions if the table has these ({CDR_PAGE}), or give a FASTA file or "
+            "table of names and sequences with --sequences FILE."
+        )
     advice = (
         "Name them with --column heavy=NAME, --column light=NAME or --column antibody=NAME"
-        f"{commas}. {suggest_columns(table, options)}"
+        f"{commas}. {suggestion}"
     )
     has_antigen = "antigen" in options.decided or options.matrix or table.has("antigen")
     if options.proposes_no_antigen and not has_antigen and "antigen=" not in advice:
@@ -497,9 +515,10 @@ def describe_unused_chains(
 
 def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: Set[str]) -> None:
     """Refuse a table that has a chain of its antibodies as nucleotides alone."""
-    good = [column.chains[i] for i in column.good]
-    for role, chains in zip(CHAIN_ROLES, zip(*good, strict=True), strict=False):
-        if role in decided or any(chains):
+    if len(column.bad) == len(column.chains):
+        return
+    for place, role in enumerate(CHAIN_ROLES):
+        if role in decided or any(chains[place] for chains in column.good_chains()):
             continue
         for name in unused_columns(table):
             if role in coded_domains(table, name):
@@ -648,7 +667,7 @@ def _refuse_names(
             return
     where = f"{table.source}: column {table.column(role)!r}"
     if holds_mutations(table, table.column(role), with_wild=True):
-        msg = f"{where} holds mutations, {NEEDS_PARENT}"
+        msg = f"{where} holds mutations, {_NEEDS_PARENT}"
         raise MissingColumn(msg)
     # longer ones, and those with a run of residues, may be sequences with a fault
     are_short = 2 * sum(len(name) >= SHORT for name in names) < len(names)
@@ -666,10 +685,11 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
     """Refuse a table whose heavy or light chains are all CDRs or other parts of a chain."""
     if table.frame.index[0]:  # the first chunk decides
         return
-    good = [column.chains[i] for i in column.good]
-    for role, place in (("heavy", 0), ("light", 1)):
-        texts = [*dict.fromkeys(chains[place] for chains in good if chains[place])]
-        if not texts or max(map(len, texts)) >= SHORT_DOMAIN:
+    for place, role in enumerate(CHAIN_ROLES):
+        if any(len(chains[place]) >= SHORT_DOMAIN for chains in column.good_chains()):
+            continue
+        texts = [*filter(None, dict.fromkeys(chains[place] for chains in column.good_chains()))]
+        if not texts:
             continue
         name = table.columns.get("antibody") or table.columns.get(role, role)
         loops = [text for text in texts if _CDR3.fullmatch(text)]  # other peptides hardly match

@@ -62,7 +62,6 @@ from abag.embed.tables.formats import (
     read_file_chunks,
     refuse_repeated,
 )
-from abag.embed.tables.options import TableOptions
 
 _MINUS = str.maketrans(dict.fromkeys("−‐‑‒–﹣－", "-"))
 """Signs that are set for a minus."""
@@ -387,7 +386,7 @@ class Table:
         return empty
 
 
-def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> Iterator[Table]:
+def open_table(table: OneTable, reading: ReadOptions) -> Iterator[Table]:
     """Read the rows of a table in chunks, numbered through all of them.
 
     Only the columns of a matrix play roles: which those of others play, nobody has decided yet.
@@ -397,6 +396,7 @@ def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> 
     TableError
         If the file cannot be read, or there is no row.
     """
+    options = reading.table
     limit = options.limit
     if isinstance(table, pd.DataFrame):
         source = "table"
@@ -413,7 +413,7 @@ def open_table(table: OneTable, options: TableOptions, reading: ReadOptions) -> 
     else:
         source = Path(table).name or str(table)
         most = reading.rows if limit is None else min(limit, reading.rows or limit)
-        of_file = replace(reading, rows=most, table=options)
+        of_file = replace(reading, rows=most)
         if options.matrix:
             # a matrix is turned as a whole; `rows` and `limit` are then those of its pairs
             of_file = replace(of_file, rows=None, as_written=True)
@@ -547,7 +547,7 @@ def read_table(table: OneTable) -> Table:
         If the file cannot be read, or has no rows.
     """
     reading = ReadOptions(rows=None, as_written=True)
-    return next(open_table(table, TableOptions(), reading)).with_roles({})
+    return next(open_table(table, reading)).with_roles({})
 
 
 def _refuse_unclear_columns(frame: pd.DataFrame) -> None:

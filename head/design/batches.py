@@ -169,6 +169,12 @@ WIDEST = 0.35
 """Largest width of the kernel of a label, in standard deviations of the labels: sparse labels at
 the top say little about where they end."""
 NARROWEST = 0.01
+LEAST_SKEW, MOST_SKEW = 0.2, 1.2
+"""Skewness of labels toward better ones from which, and up to which, the best pairs are less sure
+than sigma says."""
+LESS_SURE = 1.5
+"""By how much the variance of their errors may be larger, per unit of skewness: so intervals hold
+eight of ten best pairs where labels end at a floor, and seven without (`bench_batches`)."""
 STEPS = np.linspace(-6.0, 6.0, 241)
 """Sigmas from the prediction at which the distribution of a measurement is computed."""
 NEGLIGIBLE = 1e-3
@@ -281,6 +287,19 @@ def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:
     return np.asarray(np.cumsum(weight, axis=1) - weight / 2)
 
 
+def unsure_of_best(labels: Floats) -> float:
+    """Return up to which share the variance of errors of the best pairs may be larger.
+
+    Labels, (F,), that are skewed toward better ones pile up at the other end, such as the floor of
+    an assay. Models that are smooth pull the best pairs to it, by more than errors of others tell.
+    """
+    spread = float(labels.std())
+    if not spread:
+        return 0.0
+    skewness = float(np.mean(((labels - labels.mean()) / spread) ** 3))
+    return LESS_SURE * (min(max(skewness, LEAST_SKEW), MOST_SKEW) - LEAST_SKEW)
+
+
 def _upper_tail(labels: Floats, at: Floats) -> Floats:
     """Return the density of labels above all known ones, such as those of normal labels.
 
@@ -372,6 +391,7 @@ class KnownErrors:
         """
         rng = np.random.default_rng(0)
         cumulative = None if self.labels is None else distribute(mean, sigma, self.labels)
+        less_sure = 0.0 if self.labels is None else unsure_of_best(self.labels)
         by_all, by_antigen, by_antibody = self.shares
         own_share = max(0.0, 1.0 - by_all - (by_antigen + by_antibody))
         sums = np.zeros(len(mean))
@@ -391,6 +411,8 @@ class KnownErrors:
             measured = mean + sigma * error  # noise of the assay included, as sigma has it
             counts[block] = (measured > above).sum(axis=1)
             if cumulative is not None:
+                if less_sure:
+                    error *= np.sqrt(1 + less_sure * rng.random((draws, 1)))
                 probability = ndtr(error)
                 for pair, of_pair in enumerate(cumulative):
                     steps = np.interp(probability[:, pair], of_pair, STEPS)

@@ -24,7 +24,7 @@ from abag.core.errors import FLAG, AbagError, LabelError, OptionError, TableErro
 from abag.core.frames import as_pandas, is_table
 from abag.core.messages import reporting
 from abag.core.options import VectorOptions, schema, unknown_option
-from abag.core.python_surface import annotation_text, naming_keywords
+from abag.core.python_surface import naming_keywords, with_options
 from abag.embed.embed import embed_like_folders
 from abag.embed.export import vector_names
 from abag.embed.store.shard import ADAPTER_FOLDER
@@ -548,27 +548,9 @@ class AffinityRegressor(RegressorMixin, PairEstimator):  # type: ignore[misc] # 
         return tags
 
 
-def _signature(signature: inspect.Signature) -> inspect.Signature:
-    """Spell out the options: scikit-learn finds the parameters of an estimator here."""
-    fixed = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    options = [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=annotation_text(field),
-        )
-        for field in _OPTIONS
-    ]
-    return signature.replace(parameters=[*fixed, *options])
-
-
-PairEstimator.__init__.__signature__ = _signature(  # type: ignore[attr-defined]
-    inspect.signature(PairEstimator.__init__)
+# scikit-learn finds the parameters of an estimator here
+PairEstimator.__init__.__signature__ = with_options(  # type: ignore[attr-defined]
+    inspect.signature(PairEstimator.__init__), _OPTIONS
 )
 
 

@@ -45,6 +45,7 @@ from abag.embed.tables.table import read_texts
 from abag.head.evaluation.metrics import METRICS, average_precision, hits_by_cutoff
 from abag.head.evaluation.scores import (
     LEAST_OF_SIDE,
+    ROUNDING,
     RegimeScore,
     TestedPairs,
     cells,
@@ -58,11 +59,12 @@ from abag.head.evaluation.scores import (
     with_interval,
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
-from abag.head.labels.labelled_pairs import FLOOR_SHARE, LabelledPairs
+from abag.head.labels.options import FLOOR_SHARE
 from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
 from abag.head.regimes.splits import REGIMES, TEST, Shown, applicable, total_leaks
 
 if TYPE_CHECKING:
+    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.regimes.folds import MeasuredRegime
 
 
@@ -327,7 +329,7 @@ def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
     overview = list[list[Any]]()
     for regime in summary["regimes"]:
         at_threshold = regime["at_threshold"]
-        # that of classes is among their scores, as the mean over folds
+        # that of classes is among their scores, over folds
         names = ["prevalence"] if quantity.classes else ["prevalence", "average_precision"]
         shares = [_percent(regime[name]) for name in names]
         _, *picked = _pick_cells(at_threshold, quantity)
@@ -892,17 +894,24 @@ def _compared(cell: Ints, level: Floats) -> int:
 def _average_precision(
     tested: TestedPairs, is_positive: Bools, predicted: Floats
 ) -> dict[str, float | None] | None:
-    """Return the average precision, the mean over folds by their positive pairs, and its interval.
+    """Return the average precision, and its interval.
+
+    That of a fold with few positive pairs is far above chance, whatever is predicted: folds are
+    scored together, once the mean of each is taken off its predictions.
 
     The interval is that of draws of groups, with replacement; it counts a pair of groups of which
-    one depends on the other as the one that has fewer groups. Few groups of positive pairs have
-    none, as in `concordance_claim`.
+    one depends on the other as the one that has fewer groups. Pairs that are drawn twice stand
+    together, which makes draws too good: by as much the lower end is lowered. Few groups of
+    positive pairs have none, as in `concordance_claim`.
     """
     if not is_positive.any():
         return None
     weight = np.ones(len(predicted)) if tested.weight is None else tested.weight
-    folds = [np.flatnonzero(tested.fold == number) for number in np.unique(tested.fold)]
-    value = _mean_over_folds(folds, is_positive, predicted, weight)
+    _, fold = np.unique(tested.fold, return_inverse=True)
+    level = np.bincount(fold, weight * predicted) / np.bincount(fold, weight)
+    above = np.round(predicted - level[fold], ROUNDING)
+    value = average_precision(is_positive, above, weight)
+    assert value is not None
     fewest = min(tested.groups, key=lambda group: len(np.unique(group)))
     _, number = np.unique(fewest, return_inverse=True)
     groups = int(number.max()) + 1
@@ -918,21 +927,10 @@ def _average_precision(
     drawn = []
     for _ in range(DRAWS):
         times = np.bincount(rng.integers(0, groups, groups), minlength=groups)[number]
-        drawn.append(_mean_over_folds(folds, is_positive, predicted, weight * times))
-    low, high = np.nanquantile(drawn, [0.025, 0.975]).tolist()
-    return {"value": value, "low": low, "high": high}
-
-
-def _mean_over_folds(
-    folds: Sequence[Ints], is_positive: Bools, predicted: Floats, weight: Floats
-) -> float:
-    """Return the mean of the average precision of folds, by the weight of their positive pairs."""
-    values = []
-    shares = []
-    for fold_rows in folds:
-        rows = fold_rows[weight[fold_rows] > 0]
-        value = average_precision(is_positive[rows], predicted[rows], weight[rows])
-        if value is not None:
-            values.append(value)
-            shares.append(float(weight[rows] @ is_positive[rows]))
-    return float(np.average(values, weights=shares)) if values else float("nan")
+        rows = times > 0
+        of_draw = average_precision(is_positive[rows], above[rows], (weight * times)[rows])
+        if of_draw is not None:
+            drawn.append(of_draw)
+    low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
+    too_good = max(0.0, float(np.mean(drawn)) - value)
+    return {"value": value, "low": max(0.0, min(low - too_good, value)), "high": max(high, value)}

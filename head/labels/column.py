@@ -377,7 +377,7 @@ class Columns:
             header.of_alphaseq or (header.units and not header.unit_alone) for header in headers
         )
 
-    def find_same(self, quantity: Quantity) -> str:
+    def _find_same(self, quantity: Quantity) -> str:
         """Return the only column with the name of a quantity, that of a run, or its classes."""
         name = quantity.name.casefold()
         columns = self.free if quantity.classes else self.numbers
@@ -394,38 +394,39 @@ class Columns:
         advice = "Name it with --column label=NAME."
         raise MissingColumn(with_found(problem, self.table.names, advice))
 
-    def find_label(self, options: LabelOptions, *, of_run: bool = False) -> str:
-        """Return the only column whose name says that it is the label, in the unit of `label`.
+    def find_label(self, options: LabelOptions, remembered: Remembered | None) -> str:
+        """Return the column that is the label of the run, or else the label by its own name.
 
-        For a table of a run of affinities (`of_run`), other quantities are neither taken nor
-        proposed.
+        For a table of a run, other quantities than that of the run are neither taken nor proposed.
         """
         table = self.table
         label = options.label
+        if remembered is not None and remembered.column in table.names:
+            return remembered.column
+        if remembered is not None and not remembered.quantity.affinity:
+            return self._find_same(remembered.quantity)
         if options.asks_for_classes:
             return self._find_classes(options)
-        of_classes = self._only_classes() if label is None and not of_run else None
+        takes_others = label is None and remembered is None
+        of_classes = self._only_classes() if takes_others else None
         is_of_value = options.unit is not None or options.scale is not None
         if of_classes is not None and options.better is not None and not is_of_value:
             return of_classes
         if options.asks_for_value:
             return self._find_value(options)
-        column = self._stated_label(label)
+        column = self._stated_label(label) or of_classes
         if column is not None:
             return column
-        if of_classes is not None:
-            return of_classes
-        takes_value = label is None and not of_run
         hints = self._propose_named()
-        quantities = self._propose_quantities() if takes_value else []
+        quantities = self._propose_quantities() if takes_others else []
         if quantities and len(self.numbers) == 1 and not hints:
             return self.numbers[0].name
         if quantities or hints:
-            others = self._list_others() if takes_value else []
+            others = self._list_others() if takes_others else []
             proposed = " ".join([*quantities, *hints, *others])
             msg = f"{table.source}: no column for pkd, but {proposed}"
             raise UnclearLabel(msg)
-        return table.column("pkd", "" if of_run else self._advise_value())
+        return table.column("pkd", "" if remembered is not None else self._advise_value())
 
     def _only_classes(self) -> str | None:
         """Return the only column of classes, if no column of numbers may be the label as well."""
@@ -891,7 +892,7 @@ def decide_label(
     try:
         column = table.columns.get("label", table.columns.get("pkd"))
         if column is None:
-            column = _find_column(columns, options, remembered)
+            column = columns.find_label(options, remembered)
         for role in ("censored", "affinity_type"):
             if role in table.ties:
                 table.column(role)  # refuses: the bounds of one column would be read as exact
@@ -927,17 +928,6 @@ def decide_label(
         others=others,
         describing=describing,
     )
-
-
-def _find_column(columns: Columns, options: LabelOptions, remembered: Remembered | None) -> str:
-    """Return the column that is the label of the run, or else the label by its own name."""
-    if remembered is None:
-        return columns.find_label(options)
-    if remembered.column in columns.table.names:
-        return remembered.column
-    if not remembered.quantity.affinity:
-        return columns.find_same(remembered.quantity)
-    return columns.find_label(options, of_run=True)
 
 
 def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -311,7 +311,7 @@ _RECIPROCALS = (
     rf"{_START}(?P<prefix>)l(?:it(?:er|re))?(?:\s*/\s*mol|\s*mol{_INVERSE}){_END}",
 )
 _POWER = (
-    rf"(?:{_START}|(?<=x))(?:x\s*|\*\s*)?(?:10\s*\^?\s*\(?\s*|1?e)-\s*0?(?P<power>\d+)\)?\s*"
+    rf"(?:{_START}|(?<=x))(?:x\s*|\*\s*)?(?:10\s*\^?\s*\(?\s*|1?e)-\s*0*(?P<power>\d+)\)?\s*"
     rf"m(?:olar)?{_END}"
 )
 _MASS = (
@@ -327,6 +327,15 @@ _MOLES = (
     rf"(?:mol(?:es?)?{_BY}(?:l|lit(?:er|re))(?:{_INVERSE})?|molar){_END}"
 )
 _ENERGY = rf"{_START}(?P<energy>kcal|kj|j|cal)(?:{_BY}mol(?:e|ar)?(?:{_INVERSE}|1)?|){_END}"
+_UNITS_OF_WORDS = (
+    (_ENERGY, "{energy}"),
+    (_MASS, "{mass}g/{volume}l"),
+    *((pattern, "rate") for pattern in _RATES),
+    (_POWER, "1e-{power}m"),
+    *((pattern, "per {prefix}m") for pattern in _RECIPROCALS),
+    (_MOLES, "{prefix}molar"),
+)
+"""Patterns of units, in the order in which they are taken out of a name, and words for these."""
 _REWRITTEN = (
     (r"(?<![a-z])(p?)k[\s_]*[\s_{(\-]\s*([dia])[})]?(?![a-z])", r"\1k\2 "),
     (r"(?<![a-z])(p?[ie]c)[\s_{\-]+50\}?", r"\1 50"),
@@ -390,30 +399,14 @@ class _Found:
     unknown_unit: bool = False
 
 
-def _take(pattern: str, text: str, found: _Found, unit: Callable[[re.Match[str]], str]) -> str:
-    """Replace what a pattern matches by a space, and note its units."""
-
-    def note(match: re.Match[str]) -> str:
-        found.units.add(unit(match))
-        return " "
-
-    return re.sub(pattern, note, text)
-
-
 def _take_units(text: str, found: _Found) -> str:
-    """Take units out of a text that consist of several words or signs."""
-
-    def scale(word: str) -> str:
-        return _SCALES.get(word, "?")
-
-    text = _take(_ENERGY, text, found, lambda m: scale(m["energy"]))
-    text = _take(_MASS, text, found, lambda m: scale(f"{m['mass']}g/{m['volume']}l"))
-    for pattern in _RATES:
-        text = _take(pattern, text, found, lambda _: "rate")
-    text = _take(_POWER, text, found, lambda m: scale(f"1e-{int(m['power'])}m"))
-    for pattern in _RECIPROCALS:
-        text = _take(pattern, text, found, lambda m: f"per {m['prefix']}m")
-    return _take(_MOLES, text, found, lambda m: scale(f"{m['prefix']}molar"))
+    """Take units out of a text that consist of several words or signs, and note them."""
+    for pattern, word in _UNITS_OF_WORDS:
+        for match in re.finditer(pattern, text):
+            unit = word.format(**match.groupdict())
+            found.units.add(_SCALES.get(unit, unit))
+        text = re.sub(pattern, " ", text)
+    return text
 
 
 def _take_minus(text: str, found: _Found) -> str:

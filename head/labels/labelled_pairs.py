@@ -50,7 +50,7 @@ from abag.head.labels.features import (
     words_as_codes,
 )
 from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import BesideRole, Floor, Label, LabelOptions, Replicates
+from abag.head.labels.options import FLOOR_SHARE, BesideRole, Floor, Label, LabelOptions, Replicates
 from abag.head.labels.values import (
     Affinities,
     LabelTrust,
@@ -61,8 +61,6 @@ from abag.head.labels.values import (
     refuse_cells,
 )
 
-FLOOR_SHARE = 0.05
-"""A lowest value that more than this share of the rows have is a floor."""
 OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 CONFLICT_PKD = 1.0
@@ -272,9 +270,12 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
                 f"{column!r}, read as {unit}."
             )
         if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
+            number = int(impossible.sum())
+            is_one = number == 1
             problems.append(
-                f"{impossible.sum():,} labels, such as {affinities.raw[impossible][0]:g}, are "
-                f"impossible as {unit}: mixed units?"
+                f"{counted(number, 'label')}, {'' if is_one else 'such as '}"
+                f"{affinities.raw[impossible][0]:g}, {'is' if is_one else 'are'} impossible as "
+                f"{unit}: mixed units?"
             )
     return LabelReading(
         column=column,

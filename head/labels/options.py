@@ -112,6 +112,8 @@ Better: TypeAlias = Literal["higher", "lower"]
 Scale: TypeAlias = Literal["linear", "log"]
 Replicates: TypeAlias = Literal["median", "mean", "first", "keep", "error"]
 Floor: TypeAlias = Literal["keep", "censor", "drop"]
+FLOOR_SHARE = 0.05
+"""A lowest value that more than this share of the rows have is a floor."""
 BesideRole: TypeAlias = Literal["feature", "category", "error", "weight", "split"]
 """What a column is that the user names beside labels and sequences."""
 AdapterRows: TypeAlias = Literal["leave-out", "train"]

@@ -570,7 +570,9 @@ def _score_shift(
         sentence += f"{unit} too {side} on average"
         if len(error) < len(pairs):
             sentence += " by labels and bounds"
-        if bias.low is not None and not is_selection:
+        if bias.low is not None and not (bias.holds or bias.fails):
+            sentence += ", which may be chance"
+        elif bias.low is not None and not is_selection:
             sentence += f"; RMSE {show(root)}, and {show(without)} once this is taken off"
     is_large = len(error) >= LEAST_ROWS and abs(bias.value) >= LEAST_SHIFT * root
     if is_large and np.ptp(pairs.pkd[exact]):  # else such as the end of an assay

@@ -15,7 +15,7 @@ import pandas as pd
 
 from abag.core.errors import AbagError, DamagedFile, RunError
 from abag.core.files import (
-    is_partial,
+    is_begun,
     read_json,
     replacing,
     sweep_partials,
@@ -129,12 +129,8 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
 
     A folder of another run than that of `record`, the config.json of this command, is refused.
     """
-    # An interruption in the first moment leaves nothing but a partial file.
-    if not run.exists() or all(map(is_partial, run.iterdir())):
+    if not is_begun(run, "config.json", "run", "--run"):
         return None
-    if not (run / "config.json").exists():
-        msg = f"{run}: is not empty and contains no run. Use another --run folder."
-        raise RunError(msg)
     before = read_config(run)
     check_same(run, described(before), described(record))
     epochs = before["epochs"]

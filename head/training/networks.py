@@ -394,6 +394,9 @@ class HeadTraining(ResumableTraining):
         self.splits = splits
         self.stack = _stack_heads(inputs)
         self.heads = range(len(self.stack.members))
+        self.heads_of_folds: list[list[int]] = (
+            np.array(self.heads).reshape(len(splits), -1).tolist()
+        )
         digest = training_digest(config, _digested_arrays(inputs))
         name = f"{splits[0].name.replace('_', ' ')} {splits[0].fold}"
         if len(splits) > 1:
@@ -443,7 +446,7 @@ class HeadTraining(ResumableTraining):
         }
         results = []
         for scaling, of_fold_MP, heads, steps in zip(
-            self.stack.scalings, predicted, self._heads_of_folds(), self._steps(), strict=True
+            self.stack.scalings, predicted, self.heads_of_folds, self._steps(), strict=True
         ):
             models = []
             for head in heads:
@@ -463,14 +466,11 @@ class HeadTraining(ResumableTraining):
             results.append(trained)
         return results
 
-    def _heads_of_folds(self) -> list[list[int]]:
-        return [heads.tolist() for heads in np.split(np.array(self.heads), len(self.splits))]
-
     def _steps(self) -> list[int]:
         """Return the steps that each fold took until its last head was out of patience."""
         progress = self.progress
         steps = []
-        for heads in self._heads_of_folds():
+        for heads in self.heads_of_folds:
             last_steps = (
                 progress.best_step[head] + progress.stale[head] * self.steps_per_epoch
                 for head in heads
@@ -573,7 +573,7 @@ class HeadTraining(ResumableTraining):
             return progress.step / total
         done = []
         ends = []
-        for heads in self._heads_of_folds():
+        for heads in self.heads_of_folds:
             last = 0.0
             for head in heads:
                 least = min(total, progress.best_step[head] + patience * self.steps_per_epoch)
@@ -590,7 +590,7 @@ class HeadTraining(ResumableTraining):
     def _training_folds(self) -> list[int]:
         """Return the folds with a head that is not out of patience."""
         folds = []
-        for fold, heads in enumerate(self._heads_of_folds()):
+        for fold, heads in enumerate(self.heads_of_folds):
             if not all(self.progress.is_out_of_patience(head, self.config) for head in heads):
                 folds.append(fold)
         return folds
