@@ -11,7 +11,7 @@ import pytest
 
 from abag.core.options import Mistyped, parse, why_mistyped
 
-LARGE = f"1{0:017}...{0:019}"
+LARGE = f"1{0:079}...{0:010} (401 characters)"
 """How a number of hundreds of digits is shown."""
 
 
