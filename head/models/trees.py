@@ -139,7 +139,8 @@ class Trees(PairModel):
         left_N = checked_array(arrays, "left", nodes, np.int32)
         right_N = checked_array(arrays, "right", nodes, np.int32)
         number_N = checked_array(arrays, "number", nodes, np.float64)
-        size_T = np.diff(root_T.astype(np.int64), append=len(column_N))
+        end_T = np.append(root_T[1:], len(column_N))  # int64, in which no difference overflows
+        size_T = end_T - root_T
         has_roots = 0 < len(root_T) <= MOST_TREES and root_T[0] == 0
         if not has_roots or size_T.min() < 1:
             msg = (
@@ -147,7 +148,7 @@ class Trees(PairModel):
             )
             raise ValueError(msg)
         node_N = np.arange(len(column_N))
-        end_N = np.repeat(root_T + size_T, size_T)
+        end_N = np.repeat(end_T, size_T)
         is_leaf_N = column_N == LEAF
         is_valid_N = is_leaf_N | ((column_N >= 0) & (column_N < settings.width))
         for next_N in (left_N, right_N):
