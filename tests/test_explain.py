@@ -124,14 +124,15 @@ def test_contributions_are_what_predictions_lose_when_the_residue_is_exchanged(c
                 assert at["against_reference"] == pytest.approx(lost, abs=1e-4)
 
 
-def test_a_run_without_parts_that_compare_residues_is_refused(case, tmp_path):
+@pytest.mark.parametrize("head", ["ridge", "trees"])
+def test_a_run_without_parts_that_are_explained_is_refused(case, tmp_path, head):
     table = case.scored
     abag.fit(
-        library(60)[0], case.folder / "store", tmp_path / "run", head="ridge", split="random",
+        library(60)[0], case.folder / "store", tmp_path / "run", head=head, split="random",
         report=False, say=False,
     )  # fmt: skip
     options = {"store": case.folder / "store", "say": False}
-    with pytest.raises(PredictionError, match=r"^explain: no part of the predictor compares"):
+    with pytest.raises(PredictionError, match=r"^explain: no part of the predictor is a ridge or"):
         abag.predict(table, tmp_path / "run", explain=tmp_path / "why.csv", **options)
     with pytest.raises(PredictionError, match=r"^explain and cross: pairs of a table"):
         abag.predict(table, case.run, cross=table, explain=tmp_path / "why.csv", **options)
@@ -154,7 +155,7 @@ def test_a_regime_without_weight_on_residues_is_said_and_not_explained(case, tmp
         case.scored, unweighted, tmp_path / "s.csv", explain=tmp_path / "why.csv",
         store=case.folder / "store",
     )  # fmt: skip
-    assert any("the parts that compare residues have no weight there" in line for line in said)
+    assert any("the ridge and kernels on residues have no weight there" in line for line in said)
     assert not (tmp_path / "why.csv").exists()
     assert (tmp_path / "s.csv").exists()
 

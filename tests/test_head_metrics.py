@@ -538,6 +538,11 @@ def test_bounds_that_leave_the_side_of_the_limit_open_are_left_out():
     assert scores_of_regimes.limit_claims(mirrored, -predicted) == [
         limit._replace(side=1, limit=-6.0)
     ]
+    # no pair is predicted below, where some labels are measured
+    judged = scores_of_regimes.score_regime(
+        "known", "k", tested, np.full(40, 9.0), np.full(40, 7.0), {}, None
+    )
+    assert "; many labels are only known to be below pKd 6.00, and sigma" in judged["sentence"]
 
 
 def test_a_part_that_has_nearly_all_the_weight_is_no_rival_of_the_predictor():
@@ -643,8 +648,8 @@ BOUNDS = [
      "errors cannot be judged, as 70% of the tested pairs are bounds; of pairs predicted above pKd "
      "9.00, 94% [90%, 98%] are above it, but sigma does not tell how far above"),
     (0.7, None, [LimitClaims(-1, 7.2, None, NOTHING)],
-     "errors cannot be judged, as 70% of the tested pairs are bounds; labels below pKd 7.20 are "
-     "not measured, and sigma does not tell how far below they are"),
+     "errors cannot be judged, as 70% of the tested pairs are bounds; many labels are only known "
+     "to be below pKd 7.20, and sigma does not tell how far below they are"),
 ]  # fmt: skip
 
 

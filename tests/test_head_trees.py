@@ -119,6 +119,20 @@ def test_forged_trees_are_refused(name):
         Trees.load({**arrays, **forgeries()[name](arrays)}, model.settings)
 
 
+def test_a_tree_of_a_table_of_any_length_is_read():
+    model = fit_trees(make_training())
+    inner = np.arange(65_535)
+    leaves = np.zeros(65_536, np.int64)
+    grown = {
+        "root": np.zeros(1, np.int32),
+        "column": np.append(0 * inner, leaves + LEAF).astype(np.int32),
+        "left": np.append(2 * inner + 1, leaves).astype(np.int32),
+        "right": np.append(2 * inner + 2, leaves).astype(np.int32),
+        "number": np.zeros(len(inner) + len(leaves)),
+    }
+    assert len(Trees.load(grown, model.settings).root_T) == 1
+
+
 def test_trees_of_another_number_of_columns_are_refused():
     training = make_training()
     model = fit_trees(training)

@@ -697,7 +697,7 @@ def draw_heat_map(
     """Draw the page of the single mutants of the first `parents`, and of the best of all.
 
     `contributions` are those of the residues of these parents, site by site, NaN where they are not
-    known; empty if the predictor has no parts that compare residues.
+    known; empty if the predictor has no parts that are explained.
     """
     quantity = scored.quantity
     digits = max(3, predictor.digits - 1)

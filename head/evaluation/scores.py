@@ -548,7 +548,7 @@ def _describe_bounds(
         untold = f"sigma does not tell how far {where}"
         at = f"{quantity} {quantity.show(limit.limit)}"
         if limit.beyond is None:
-            text += f"; labels {where} {at} are not measured, and {untold} they are"
+            text += f"; many labels are only known to be {where} {at}, and {untold} they are"
             continue
         text += f"; of pairs predicted {where} {at}, {_percent(limit.beyond)} are {where} it"
         if limit.within is not None:

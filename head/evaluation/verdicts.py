@@ -483,7 +483,8 @@ def _columns_of_classes(quantity: Quantity) -> list[ShownColumn]:
         ),
         ShownColumn(
             "average precision", f"Mean share of {positive} among the first pairs, at each of "
-            "them; chance is the prevalence.", _claim_of_classes("average_precision"),
+            "them, once the mean of each fold is taken off its predictions; chance is the "
+            "prevalence.", _claim_of_classes("average_precision"),
         ),
         ShownColumn(
             "AUC within antigen", "Share of two pairs of one antigen and different classes that "

@@ -48,8 +48,6 @@ LEAF = -1
 GROWN = 6
 """Stream of the seed, beside those of `training.stack`."""
 MOST_TREES = 1_000
-MOST_NODES = 50_000
-"""Nodes of a tree, at most: twice as many as of one with a leaf per pair."""
 MOST_WALKS = 1 << 18
 """Pairs x trees that are walked at a time."""
 MOST_VALUES = 1 << 24
@@ -141,13 +139,16 @@ class Trees(PairModel):
         left_N = checked_array(arrays, "left", nodes, np.int32)
         right_N = checked_array(arrays, "right", nodes, np.int32)
         number_N = checked_array(arrays, "number", nodes, np.float64)
-        size_T = np.diff(root_T, append=np.int32(len(column_N)))
+        end_T = np.append(root_T[1:], len(column_N))  # int64, in which no difference overflows
+        size_T = end_T - root_T
         has_roots = 0 < len(root_T) <= MOST_TREES and root_T[0] == 0
-        if not has_roots or size_T.min() < 1 or size_T.max() > MOST_NODES:
-            msg = f"{len(root_T)} trees of {size_T.min(initial=0)} to {size_T.max(initial=0)} nodes"
+        if not has_roots or size_T.min() < 1:
+            msg = (
+                f"{len(root_T)} trees, whose first nodes are not in {len(column_N)} nodes in order"
+            )
             raise ValueError(msg)
         node_N = np.arange(len(column_N))
-        end_N = np.repeat(root_T + size_T, size_T)
+        end_N = np.repeat(end_T, size_T)
         is_leaf_N = column_N == LEAF
         is_valid_N = is_leaf_N | ((column_N >= 0) & (column_N < settings.width))
         for next_N in (left_N, right_N):

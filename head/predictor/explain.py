@@ -1,12 +1,11 @@
 """What each residue contributes to a prediction: ``predict --explain``, and on average in a report.
 
-The parts that compare variants by their residues (a ridge on these, and kernels) predict again with
-one residue exchanged. What a residue contributes is the difference of the prediction from that
-with the other residues that training has in its place, weighted as the regime of the pair weighs
-these parts. Where labels are classes, it is that of the latent value (probit), in standard
-deviations of its noise. The other parts read vectors of whole sequences, which have no positions,
-or, as trees, shares of residues, too; their share of the weight is reported. P pairs, V letters
-that training has at a place.
+The ridge and the kernels on residues of variants predict again with one residue exchanged. What a
+residue contributes is the difference of the prediction from that with the other residues that
+training has in its place, weighted as the regime of the pair weighs these parts. Where labels are
+classes, it is that of the latent value (probit), in standard deviations of its noise. The other
+parts, which read vectors of whole sequences, and trees are not explained; their share of the weight
+is reported. P pairs, V letters that training has at a place.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Explanation(NamedTuple):
 
 
 def residue_parts(models_of: Mapping[str, Sequence[object]]) -> list[str]:
-    """Return the names of the parts that compare variants by their residues."""
+    """Return the names of the parts that are explained: ridge and kernels on residues."""
     names = []
     for name, models in models_of.items():
         if all(isinstance(model, OneHotRidge | ResidueKernel) for model in models):
@@ -85,8 +84,8 @@ def refuse_unexplained(predictor: Predictor, pairs: int) -> None:
     """Raise `PredictionError` if no part of a predictor has positions, or there are many pairs."""
     if not residue_parts(predictor.parts.models):
         msg = (
-            "--explain: no part of the predictor compares variants by their residues; expected "
-            "one of them, as of a table of variants. Leave it out, or fit with --head stack or "
+            "--explain: no part of the predictor is a ridge or kernel on residues of variants; "
+            "expected one of them. Leave it out, or fit with --head stack or "
             "one_hot_ridge on a table of variants."
         )
         raise PredictionError(msg)
@@ -225,7 +224,7 @@ def _at_place(exchange: Exchange, weight_P: Floats) -> pd.DataFrame:
 def _residue_weights(
     models_of: Mapping[str, Sequence[object]], mixture: Mixture
 ) -> dict[str, float]:
-    """Return the weights of the parts that compare residues, times the unit of contributions."""
+    """Return the weights of the parts that are explained, times the unit of contributions."""
     # of classes, contributions are to latent values, whose noise has a standard deviation of 1
     unit = 1.0 if mixture.link is None else mixture.link.slope
     names = [name for name in residue_parts(models_of) if mixture.weights.get(name)]
@@ -365,7 +364,7 @@ def _average_table(
 
 
 def _share(models_of: Mapping[str, Sequence[object]], mixture: Mixture) -> float:
-    """Return the weight of the parts that compare residues."""
+    """Return the weight of the parts that are explained."""
     return float(sum(mixture.weights.get(name, 0.0) for name in residue_parts(models_of)))
 
 
@@ -380,7 +379,7 @@ def _say_shares(predictor: Predictor, used: NDArray[np.object_]) -> dict[str, fl
             say(f"{where}: residues explain the parts with {share:.0%} of the weight")
         else:
             say(
-                f"{where}: the parts that compare residues have no weight there, and nothing is "
-                "explained"
+                f"{where}: the ridge and kernels on residues have no weight there, and nothing "
+                "is explained"
             )
     return shares
