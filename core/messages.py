@@ -120,6 +120,8 @@ def quoted(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python does not write whole numbers of more than 4,300 digits
         return f"a number of more than {LONGEST_QUOTE} digits"
+    except RecursionError:
+        return f"a nested {type(value).__name__}"
     if len(text) <= LONGEST_QUOTE:
         return text
     length = len(value) if isinstance(value, str) else len(text)
