@@ -328,7 +328,11 @@ def test_invalid_input_is_refused_in_one_line(store, X, y):
         (LabelError, "is not a valid label", lambda: ridge.fit(X, y.where(y < y.max()))),
         (LabelError, "outside the usual range of pKd", lambda: ridge.fit(X, 10 ** (9 - y))),
         (abag.AbagError, "no column for antigen", lambda: ridge.fit(X[["heavy"]], y)),
-        (abag.AbagError, "row 2, ", lambda: ridge.fit(X.assign(heavy=["Q", "1", *"Q" * 168]), y)),
+        (
+            abag.AbagError,
+            "row 2, ",
+            lambda: ridge.fit(X.assign(heavy=["QVQ", "1", *["QVQ"] * 168]), y),
+        ),
         (
             OptionError,
             "chooses what is measured inside",

@@ -257,7 +257,9 @@ LABELS = {
 
 
 def six_pairs(pkd):
-    return pd.DataFrame({"heavy": [*"ACDEFG"], "antigen": [*"HIKLMN"]}).assign(pKd=pkd)
+    return pd.DataFrame({"heavy": [3 * x for x in "ACDEFG"], "antigen": [*"HIKLMN"]}).assign(
+        pKd=pkd
+    )
 
 
 @pytest.mark.parametrize("name", NOT_LABELS)

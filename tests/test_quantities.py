@@ -42,7 +42,7 @@ def variants(n, seed=0):
 
 
 def table(name, values):
-    return pd.DataFrame({"heavy": [*"ACDEFG"], "antigen": [*"HIKLMN"], name: values})
+    return pd.DataFrame({"heavy": [3 * x for x in "ACDEFG"], "antigen": [*"HIKLMN"], name: values})
 
 
 def labelled(name, values, columns=None, **options):
@@ -305,7 +305,7 @@ def test_columns_that_count_or_number_rows_are_proposed_behind_all_others(likely
     }  # fmt: skip
     names = [likely, *others]
     random.shuffle(names)
-    frame = pd.DataFrame({"heavy": [*"ACDEFGHI"], "antigen": [*"KLMNPQRS"]})
+    frame = pd.DataFrame({"heavy": [3 * x for x in "ACDEFGHI"], "antigen": [*"KLMNPQRS"]})
     for name in names:
         frame[name] = others.get(name, [0.0, 0.5, 1.5, 1.25, 3, 0.75, 2, 9.5])
     with pytest.raises(ColumnError) as caught:
