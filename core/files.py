@@ -248,7 +248,7 @@ def is_begun(
     if record in names:
         return True
     foreign = [name for name in names if name not in besides]
-    if foreign or folder.is_file():
+    if foreign or (folder.exists() and not folder.is_dir()):  # a device or a pipe is a file, too
         held = f"holds {foreign[0]} and no {what}" if foreign else "is a file"
         msg = f"{folder}: {held}; expected a new folder. Give another {option}."
         raise OutputError(msg)

@@ -120,6 +120,8 @@ def quoted(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python does not write whole numbers of more than 4,300 digits
         return f"a number of more than {LONGEST_QUOTE} digits"
+    except RecursionError:
+        return f"a nested {type(value).__name__}"
     if len(text) <= LONGEST_QUOTE:
         return text
     length = len(value) if isinstance(value, str) else len(text)
@@ -153,9 +155,15 @@ def size_text(size: float) -> str:
     return f"{size / 1e3:,.1f} kB"
 
 
-def screen_width() -> int:
-    """Return the columns of the terminal; COLUMNS of the environment counts first."""
-    return get_terminal_size((USUAL_WIDTH, 24)).columns
+def screen_width(stream: TextIO | None = None) -> int:
+    """Return the columns of the terminal; COLUMNS of the environment counts first.
+
+    While stdout is redirected, it is that of `stream`.
+    """
+    width = USUAL_WIDTH
+    with suppress(AttributeError, OSError, ValueError):  # no file, no terminal, or closed
+        width = os.get_terminal_size((stream or sys.stdout).fileno()).columns or width
+    return get_terminal_size((width, 24)).columns
 
 
 def wrap(text: str, stream: TextIO | None = None) -> str:
@@ -168,7 +176,7 @@ def wrap(text: str, stream: TextIO | None = None) -> str:
             return text
     except (AttributeError, ValueError):  # there is none, or it is closed
         return text
-    width = screen_width()
+    width = screen_width(stream)
     return "\n".join(chain.from_iterable(_wrapped(line, width) for line in text.split("\n")))
 
 

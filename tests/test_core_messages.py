@@ -41,11 +41,12 @@ with reporting(bars=True):
 """
 
 
-def on_terminal(script, columns=80, code=0):
-    """Return what a script writes to a terminal."""
+def on_terminal(script, columns=80, code=0, stdout=None):
+    """Return what a script writes to a terminal, as stderr only if `stdout` is another file."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen([sys.executable, "-c", script], stdout=theirs, stderr=theirs) as process:
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=stdout or theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = b""
         while True:
@@ -238,6 +239,13 @@ def test_a_terminal_wraps_sentences_at_words_and_keeps_paths_whole(monkeypatch):
     lines = on_terminal(WIDTH, columns=30).splitlines()
     expected = ["30 a sentence that does not fit", "  into a line:", "  /a/path-that-stays-whole"]
     assert lines == expected
+
+
+def test_messages_fit_into_the_terminal_while_stdout_is_redirected(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    script = "from abag.core.messages import say\nsay('a sentence that does not fit into a line')"
+    lines = on_terminal(script, columns=30, stdout=subprocess.DEVNULL).splitlines()
+    assert lines == ["a sentence that does not fit", "  into a line"]
 
 
 @pytest.mark.parametrize(("size", "text"), [

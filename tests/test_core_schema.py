@@ -13,6 +13,9 @@ from abag.core.options import Mistyped, parse, why_mistyped
 
 LARGE = f"1{0:079}...{0:010} (401 characters)"
 """How a number of hundreds of digits is shown."""
+NESTED: list[Any] = []
+for _ in range(100_000):  # of a forged file; Python does not write it
+    NESTED = [NESTED]
 
 
 class Point(TypedDict):
@@ -35,6 +38,7 @@ class Point(TypedDict):
         ({"x": 1, "tags": [1]}, "tags is 1; expected a string"),
         ({"x": 1, "tags": [], "note": 3}, "note is 3; expected a string"),
         ([], "it is []; expected an object"),
+        ({"x": NESTED, "tags": []}, "x is a nested list; expected a finite number"),
     ],
 )
 def test_a_value_of_json_is_compared_with_its_type(value, reason):

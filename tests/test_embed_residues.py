@@ -214,8 +214,9 @@ def test_a_folder_of_other_files_or_a_cut_policy_is_refused(table, tmp_path):
     (tmp_path / "cat.jpg").write_bytes(b"cat")
     with pytest.raises(OutputError, match=r"holds cat\.jpg and no residues; expected a new folder"):
         abag.export_residues(table, tmp_path, **TINY)
-    with pytest.raises(OutputError, match="is a file; expected a new folder"):
-        abag.export_residues(table, tmp_path / "cat.jpg", **TINY)
+    for file in (tmp_path / "cat.jpg", "/dev/null"):
+        with pytest.raises(OutputError, match="is a file; expected a new folder"):
+            abag.export_residues(table, file, **TINY)
     with pytest.raises(OptionError, match=r"would have no vectors; expected window or error"):
         abag.export_residues(table, tmp_path / "out", **TINY, long_antigens="truncate")
     table.loc[0, "antigen"] = "MKV" * 500
