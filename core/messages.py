@@ -27,6 +27,8 @@ USUAL_WIDTH = 80
 """Columns of a screen whose width is not known, such as that of a file."""
 LONGEST_QUOTE = 100
 """Characters of a cell that a message shows."""
+SHELL_APOSTROPHE = "'\"'\"'"
+"""Spells an apostrophe between apostrophes in a shell."""
 AS_BAR = "{desc} {done:3d}% |{bar}| {elapsed}, {left}{postfix}"
 AS_LINE = "{desc} {done}%, {elapsed}, {left}{postfix}"
 AS_LINE_OF_UNKNOWN_LENGTH = "{desc} {n_fmt}{unit}, {elapsed}{postfix}"
@@ -126,6 +128,15 @@ def quoted(value: object) -> str:
         return text
     length = len(value) if isinstance(value, str) else len(text)
     return f"{text[: LONGEST_QUOTE - 20]}...{text[-10:]} ({length:,} characters)"
+
+
+def shell_quoted(text: str) -> str:
+    """Quote a value as it is pasted into a shell, also one that needs no quotation marks.
+
+    `python_surface.in_python` finds by them where it ends.
+    """
+    escaped = text.replace("'", SHELL_APOSTROPHE)
+    return f"'{escaped}'"
 
 
 def first_line(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from pkgutil import resolve_name
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from abag.core.errors import FLAG, AbagError, OptionError
-from abag.core.messages import quoted, reporting
+from abag.core.messages import SHELL_APOSTROPHE, quoted, reporting
 from abag.core.options import OptionSchema, alternatives, flag, joint_schema, user_path
 
 P = ParamSpec("P")
@@ -33,7 +33,8 @@ SHOWN_LINES = 5
 """Most lines of a result in a notebook or interpreter."""
 SHOWN_WIDTH = 160
 """Most characters of such a line."""
-_FLAG_AND_VALUE = re.compile(rf"({FLAG.pattern})(?: ('[^']*'|[\w=-]*\w))?")
+_QUOTED = rf"'[^']*'(?:{SHELL_APOSTROPHE[1:-1]}'[^']*')*"
+_FLAG_AND_VALUE = re.compile(rf"({FLAG.pattern})(?: ({_QUOTED}|[\w=-]*\w))?")
 _BLANK = "\ue000"
 """Stands for a blank inside the value of a flag; a private character, which no message has."""
 _PATH = re.compile(r"\b(Path|AnyTables?)\b")
@@ -275,14 +276,17 @@ def in_python(text: str, keywords: Keywords) -> str:
     def keyword(match: re.Match[str]) -> str:
         option = keywords.get(match[1])
         written = match[2] or ""
-        value = written.strip("'")
+        is_quoted = written.startswith("'")
+        value = written[1:-1].replace(SHELL_APOSTROPHE, "'") if is_quoted else written
         name = _keyword(keywords, match[1])
         choices = option.choices if isinstance(option, OptionSchema) else ()
         key, equals, item = value.partition("=")
         if equals and name == "columns":
             return f"{name}={{{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}}}"
-        if value in choices or (written.startswith("'") and match[1] in keywords):
-            return f"{name}={json.dumps(value, ensure_ascii=False)}"
+        if value in choices or (is_quoted and match[1] in keywords):
+            said = json.dumps(value, ensure_ascii=False)
+            takes_several = isinstance(option, OptionSchema) and isinstance(option.default, tuple)
+            return f"{name}=[{said}]" if takes_several else f"{name}={said}"
         is_placeholder = value.isupper() and value.isalpha()
         if (value.isdigit() or is_placeholder) and not name.startswith("-"):
             return f"{name}={value}"

@@ -131,7 +131,7 @@ def test_a_value_of_any_name_is_positive_if_the_user_says_so():
     assert np.array_equal(of_rows(labelled(frame, positive="strong")), ANSWERS)
     with pytest.raises(LabelError, match=r"no cell 'stong'.*'strong', 'weak'"):
         labelled(frame, positive="stong", columns={"label": "outcome"})
-    with pytest.raises(LabelError, match="--positive strong or --positive weak"):
+    with pytest.raises(LabelError, match="--positive 'strong' or --positive 'weak'"):
         labelled(frame, label="binary", columns={"label": "outcome"})
 
 
@@ -187,7 +187,7 @@ def test_ordered_classes_are_numbered_from_the_lowest():
         ),
         (["maybe", *words("no", "yes")[1:]], {}, "row 1.*'maybe'.*expected one of 'no', 'yes'"),
         (words("no", "yes"), {"classes": ("low", "high")}, "has no cell"),
-        ([1.5, 2.5] * 15, {"label": "binary"}, "--positive 1.5 or --positive 2.5"),
+        ([1.5, 2.5] * 15, {"label": "binary"}, "--positive '1.5' or --positive '2.5'"),
     ],
 )
 def test_what_is_no_class_is_refused_in_one_line(cells, options, said):

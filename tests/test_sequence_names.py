@@ -67,6 +67,8 @@ def test_names_on_both_sides_are_read_as_their_sequences(tmp_path, name):
     expected = [ANTIGENS["HER2 ECD"], ANTIGENS["HIV-1 gp120"], ANTIGENS["HIV-1 gp120"]]
     assert chains_of(read, "antigen") == [(text,) for text in expected]
     assert read.frame["mAb"].tolist() == ["tras", "mut", "Tras"]
+    named = [role for role in read.columns if role.endswith("_name")]
+    assert named == ["antibody_name", "antigen_name"]  # also in other hash seeds
     assert "column 'mAb' holds names of antibodies, looked up in" in " ".join(read.notes)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from abag.core.errors import ColumnError
-from abag.core.messages import quoted
+from abag.core.messages import quoted, shell_quoted
 from abag.embed.tables.chains import CHAIN_ROLES
 
 # Patterns over the lower-case letters and digits of a name. The first pattern that matches any
@@ -177,10 +177,7 @@ def may_hold(
 def column_option(role: str, name: object) -> str:
     """Spell the option that gives a role a column, or none, as it is pasted into a shell."""
     text = f"{role}={name or ''}"
-    if _BARE.fullmatch(text):
-        return f"--column {text}"
-    escaped = text.replace("'", "'\"'\"'")
-    return f"--column '{escaped}'"
+    return f"--column {text if _BARE.fullmatch(text) else shell_quoted(text)}"
 
 
 def quote_names(names: Iterable[Hashable]) -> str:

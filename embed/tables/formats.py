@@ -14,7 +14,6 @@ import io
 import json
 import math
 import re
-import shlex
 import warnings
 import zipfile
 import zlib
@@ -34,7 +33,7 @@ from pandas.api.types import is_string_dtype
 
 from abag.core.errors import TableError
 from abag.core.frames import plain_type, without_view
-from abag.core.messages import counted, quoted
+from abag.core.messages import counted, quoted, shell_quoted
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes, is_airr, join_cells
 from abag.embed.tables.chains import KINDS, LONG_RUN, MISSING_TEXT, TEXT_ROLES, Kind, joined_list
 from abag.embed.tables.columns import may_hold, quote_some
@@ -464,10 +463,10 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
         raise ValueError(msg)
     if len(sheets) > 1:
         names = ", ".join(map(repr, sheets))
-        example = next(iter(sheets)).replace("'", "'\"'\"'")
+        example = shell_quoted(next(iter(sheets)))
         msg = (
-            f"it has {len(sheets)} sheets with values, {names}; choose one with --sheet "
-            f"'{example}' or the like"
+            f"it has {len(sheets)} sheets with values, {names}; choose one with --sheet {example} "
+            "or the like"
         )
         raise ValueError(msg)
     ((cells, remarks),) = sheets.values()
@@ -830,7 +829,7 @@ def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
     if sheet is not None and suffix not in EXCEL:
         msg = (
             f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
-            f"{shlex.quote(sheet)}. Leave --sheet out."
+            f"{shell_quoted(sheet)}. Leave --sheet out."
         )
         raise TableError(msg)
     if not file.is_file():  # a pipe would be waited for

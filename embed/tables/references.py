@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
-from abag.core.messages import counted, quoted
+from abag.core.messages import counted, quoted, shell_quoted
 from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
@@ -694,7 +693,9 @@ def with_references(table: Table, references: References) -> Table:
     """Give a table the columns that were found by what they refer to."""
     replaced = ("heavy", "light") if "antibody" in references.columns else ()
     kept = {role: name for role, name in table.columns.items() if role not in replaced}
-    naming = {f"{role}_name": references.columns[role] for role in references.by_name & {*KINDS}}
+    naming = {
+        f"{role}_name": references.columns[role] for role in KINDS if role in references.by_name
+    }
     decided = {*replaced, *references.columns}
     ties = {role: names for role, names in table.ties.items() if role not in decided}
     return replace(table, columns={**naming, **kept, **references.columns}, ties=ties)
@@ -752,7 +753,7 @@ def _constant(
         most = max(map(len, texts.values()))
         msg = (
             f"{option} {value}: holds {counted(most, 'sequence')} of a kind, or other chains; "
-            f"expected one {kind}. Choose it by its name with --sequences {shlex.quote(value)} "
+            f"expected one {kind}. Choose it by its name with --sequences {shell_quoted(value)} "
             f"{option} NAME, or give the sequence itself."
         )
         raise TableError(msg)

@@ -10,7 +10,6 @@ C classes; R rows of a table.
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import LabelError
-from abag.core.messages import quoted
+from abag.core.messages import quoted, shell_quoted
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.table import says_no_binding
@@ -316,7 +315,7 @@ def _two_classes(where: str, values: dict[str, int], positive: str | None) -> tu
     listed = ", ".join(map(quoted, [*values][:_LISTED])) + ", ..." * (len(values) > _LISTED)
     choice = "--positive VALUE"
     if len(values) == 2 and not is_one_class:
-        choice = " or ".join(f"--positive {shlex.quote(value)}" for value in values)
+        choice = " or ".join(f"--positive {shell_quoted(value)}" for value in values)
     lacks = ""
     if chosen is not None and chosen not in words:
         lacks = f"no cell {quoted(positive)}, the value of --positive, but "
