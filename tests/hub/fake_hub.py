@@ -27,9 +27,6 @@ READ = re.compile(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 API = re.compile(r"/api/(models|datasets)/([^/]+/[^/]+)(?:/(\w+)(?:/(.+))?)?")
 BATCH = re.compile(r"/(datasets/)?([^/]+/[^/]+)\.git/info/lfs/objects/batch")
 
-# requests, which huggingface_hub had before 1.0, leaves the socket of a stopped download to Python
-OPEN_SOCKET = "ignore:Exception ignored:pytest.PytestUnraisableExceptionWarning"
-
 
 class Problem(Exception):
     """An answer other than 200."""

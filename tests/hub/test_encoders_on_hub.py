@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from encoding import FAMILIES, TINY_CONFIG, EncoderNotFound, find_checkpoint, save_random_checkpoint
-from fake_hub import OPEN_SOCKET, Problem
+from fake_hub import Problem
 from faults import UnsafeFile
 from huggingface_hub import snapshot_download
 from safetensors.torch import load_file
@@ -113,7 +113,6 @@ def test_no_header_decides_where_an_encoder_is_written(hub, tmp_path, checkpoint
     assert listed == {snapshot / name for name in checkpoint} | {refs / "main"}
 
 
-@pytest.mark.filterwarnings(OPEN_SOCKET)
 def test_an_encoder_file_larger_than_listed_or_outside_its_folder_is_refused(
     hub, tmp_path, checkpoint
 ):

@@ -9,7 +9,7 @@ import threading
 import h5py
 import numpy as np
 import pytest
-from fake_hub import OPEN_SOCKET, Problem, allow
+from fake_hub import Problem, allow
 from faults import UnsafeFile
 from huggingface_hub import HfApi
 from invoke import one_line, run
@@ -358,7 +358,6 @@ def test_an_answer_that_is_nested_too_deeply_is_one_line(hub, pushed, tmp_path, 
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.filterwarnings(OPEN_SOCKET)
 @pytest.mark.parametrize("has_length", [True, False])
 def test_a_file_that_is_larger_than_listed_is_refused_while_it_arrives(
     hub, pushed, tmp_path, has_length
