@@ -76,7 +76,7 @@ def test_one_of_several_antibodies_of_a_file_is_a_parent_by_its_name(tmp_path):
     records = [("a_H", HEAVY), ("a_L", LIGHT), ("b_H", D13_HEAVY), ("b_L", D13_LIGHT)]
     path.write_text("".join(f">{name}\n{chain}\n" for name, chain in records))
     table = pd.DataFrame({"mutations": ["H:R50G"], "pKd": [8.0]})
-    with pytest.raises(TableError, match=r"--sequences .*two.fasta --parent NAME"):
+    with pytest.raises(TableError, match=r"--sequences '.*two\.fasta' --parent NAME"):
         chains_of(table, parent=str(path))
     chains, _ = chains_of(table, parent="a", sequences=(str(path),))
     assert chains == [(replaced(HEAVY, 50, "G"), LIGHT)]
