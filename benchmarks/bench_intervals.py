@@ -92,6 +92,12 @@ def is_clear_by_permutation(rng, predicted, pkd, groups, size):
     return (1 + np.sum(permuted >= y.ravel() @ (x - x.mean()) - 1e-9)) / (RESAMPLES + 1) <= 0.025
 
 
+def print_row(means, *setting):
+    """Print a row of a table: what was set, then the means over draws."""
+    cells = [*map(str, setting), *(f"{value:.3f}" for value in means)]
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def sampled(draws):
     """Compare intervals of one test part with the truth, a bootstrap and a permutation test."""
     print("| groups | pairs of each | rho | coverage | truth below | above | half width | bootstrap "
@@ -152,8 +158,7 @@ def folds(draws):
                 inside = low <= truth <= high
                 ends = (inside, low > truth, high < truth, (high - low) / 2, low > 0)
                 rows.append((claim["value"], truth, *ends))
-            means = " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0))
-            print(f"| {n} | {width} | {signal} | {means} |", flush=True)
+            print_row(np.mean(rows, axis=0), n, width, signal)
 
 
 def cells(draws):
@@ -177,8 +182,7 @@ def cells(draws):
                 ranked = claim["groups"] / len(y)
                 inside = low <= rho <= high
                 rows.append((ranked, claim["value"], inside, (high - low) / 2, low > 0))
-            means = " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0))
-            print(f"| {antigens} | {size} | {rho} | {means} |", flush=True)
+            print_row(np.mean(rows, axis=0), antigens, size, rho)
 
 
 def rare(draws):
@@ -217,8 +221,7 @@ def rare(draws):
                     rows.append((claim.low <= auc <= claim.high, width, claim.low > 0.5, 0))
                 if np.isnan(rows).all(axis=0).any():
                     continue
-                means = " | ".join(f"{value:.3f}" for value in np.nanmean(rows, axis=0))
-                print(f"| {groups} | {positive} | {size} | {auc} | {means} |", flush=True)
+                print_row(np.nanmean(rows, axis=0), groups, positive, size, auc)
 
 
 def precision(draws):
@@ -256,8 +259,7 @@ def precision(draws):
                 inside = claim["low"] <= truth <= claim["high"]
                 width = claim["high"] - claim["low"]
                 rows.append((np.mean(of_folds), claim["value"], inside, width))
-            means = " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0))
-            print(f"| {pairs} | {folds} | {prevalence} | {truth:.3f} | {means} |", flush=True)
+            print_row(np.mean(rows, axis=0), pairs, folds, prevalence, f"{truth:.3f}")
 
 
 def shift(draws):
@@ -282,8 +284,7 @@ def shift(draws):
                     inside = claim.low <= moved <= claim.high
                     width = claim.high - claim.low
                     rows.append((error[censored == 0].mean(), claim.value, inside, width))
-                means = " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0))
-                print(f"| {pairs} | {share} | {moved} | {times} | {means} |", flush=True)
+                print_row(np.mean(rows, axis=0), pairs, share, moved, times)
 
 
 MODES = {

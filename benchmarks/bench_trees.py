@@ -144,17 +144,10 @@ class Relevance:
 
 
 def inputs(vectors, columns):
-    """Return the columns that trees read of P pairs, (P, C)."""
-    from abag.head.models.residue_kernel import with_residues
+    """Return the columns that trees read of P pairs without features, (P, C)."""
+    from abag.head.models.trees import column_blocks, joined_columns
 
-    encoded = with_residues(vectors, columns)
-    compared = {side.kind for side in columns}
-    blocks = []
-    for kind in vectors.sides:
-        source = encoded if kind in compared else vectors.composition
-        side = source.sides[kind]
-        blocks.append(side.x_ND[side.index])
-    return np.hstack(blocks)
+    return joined_columns(column_blocks(vectors, columns, None), np.arange(len(vectors)))
 
 
 def fit_trees(name):
@@ -163,12 +156,10 @@ def fit_trees(name):
     def fit(training):
         from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
 
-        from abag.head.models.residue_kernel import columns_of, find_residue_sides
+        from abag.head.models.residue_kernel import columns_of, sides_of
 
         started = time.thread_time()
-        kinds = training.residue_sides
-        if kinds is None:
-            kinds = find_residue_sides(training.vectors, [training.rows])[0]
+        kinds, _ = sides_of(training)
         columns = columns_of(training.vectors, training.rows, kinds, marks_new=False)
         x_FC = inputs(training.vectors.take(training.rows), columns)
         number = OTHERS[name]

@@ -435,12 +435,20 @@ def find_residue_sides(vectors: PairVectors, fits: Sequence[Ints]) -> tuple[tupl
     return (), f"{why_none}; expected variants of one antibody or antigen, or another --head"
 
 
+def sides_of(training: TrainingRows) -> tuple[tuple[Kind, ...], str]:
+    """Return the sides that models compare by residues, as the run decided; else those of a fit.
+
+    With them comes why the fit has none.
+    """
+    if training.residue_sides is not None:
+        return training.residue_sides, ""
+    return find_residue_sides(training.vectors, [training.rows])
+
+
 def residue_sides(training: TrainingRows, head: str) -> tuple[Kind, ...]:
     """Return the sides that a head compares by residues; raise `DoesNotApply` if there is none."""
-    if training.residue_sides is not None:
-        return training.residue_sides
-    sides, why_none = find_residue_sides(training.vectors, [training.rows])
-    if not sides:
+    sides, why_none = sides_of(training)
+    if why_none:
         msg = f"{head}: {why_none}"
         raise DoesNotApply(msg)
     return sides

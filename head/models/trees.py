@@ -33,7 +33,7 @@ from abag.head.models.pair_vectors import (
 from abag.head.models.residue_kernel import (
     SideColumns,
     columns_of,
-    find_residue_sides,
+    sides_of,
     with_residues,
 )
 
@@ -91,7 +91,7 @@ class Trees(PairModel):
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); ValueError if the pairs have another number of columns."""
-        blocks = _blocks(vectors, self.settings.sides, self.features)
+        blocks = column_blocks(vectors, self.settings.sides, self.features)
         width = sum(block.table_NC.shape[1] for block in blocks)
         if width != self.settings.width:
             msg = f"trees of {self.settings.width} columns, and pairs of {width}"
@@ -100,7 +100,7 @@ class Trees(PairModel):
         step = max(1, min(MOST_WALKS // len(self.root_T), MOST_VALUES // width))
         for at in range(0, len(vectors), step):
             rows = np.arange(at, min(at + step, len(vectors)))
-            predicted_P[rows] = self._walk(_joined(blocks, rows))
+            predicted_P[rows] = self._walk(joined_columns(blocks, rows))
         return predicted_P
 
     def _walk(self, x_PC: Matrix) -> Floats:
@@ -161,7 +161,7 @@ class Trees(PairModel):
         return cls(settings, root_T, column_N, left_N, right_N, number_N, features)
 
 
-def _blocks(
+def column_blocks(
     vectors: PairVectors, sides: Sequence[SideColumns], features: FeatureScaling | None
 ) -> list[_Block]:
     """Return the columns of both sequences of pairs, and of their features if these are read."""
@@ -178,7 +178,7 @@ def _blocks(
     return blocks
 
 
-def _joined(blocks: Sequence[_Block], rows: Ints) -> Matrix:
+def joined_columns(blocks: Sequence[_Block], rows: Ints) -> Matrix:
     """Return the columns of some pairs, (R, C)."""
     return np.hstack([block.table_NC[block.row_P[rows]] for block in blocks])
 
@@ -189,14 +189,12 @@ def fit_trees(training: TrainingRows) -> Trees:
 
     vectors = training.vectors
     rows = training.rows
-    kinds = training.residue_sides
-    if kinds is None:
-        kinds, _ = find_residue_sides(vectors, [rows])
+    kinds, _ = sides_of(training)
     sides = columns_of(vectors, rows, kinds, marks_new=False)
     scaling = None
     if vectors.features is not None:
         scaling = FeatureScaling.of(vectors.features.take(rows))
-    x_FC = _joined(_blocks(vectors, sides, scaling), rows)
+    x_FC = joined_columns(column_blocks(vectors, sides, scaling), rows)
     y_F = training.pkd
     weight_F = training.weight
     tried = min(MOST_TRIED, -(-x_FC.shape[1] // 3))
