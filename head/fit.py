@@ -372,7 +372,7 @@ def fit_all_pairs(
     split: Split,
     rows: TrainingRows,
     names: Sequence[str],
-    work: Work | None = None,
+    work: Work | None,
 ) -> Parts:
     """Fit the parts with these names to all pairs."""
     from abag.head.training.networks import matrix_threads

@@ -408,7 +408,7 @@ def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
     """Add what a table has of the model's part of sigma, flags, regimes and sites."""
     if "sigma" in found and "sigma_model" in chunk.frame:
         found["sigma_model"] = _finite(chunk, "sigma_model", "standard error", "0 or more", low=0.0)
-    found["far"] = _flags(chunk, "far") if "far" in chunk.frame else False
+    found["far"] = _far_flags(chunk) if "far" in chunk.frame else False
     if "regime" in chunk.frame:
         found["regime"] = chunk.frame["regime"].astype("category").to_numpy()
     if set(SITE_COLUMNS) <= {*chunk.frame}:
@@ -432,10 +432,10 @@ def _finite(
     return value
 
 
-def _flags(chunk: SequenceTable, column: str) -> Bools:
-    flags = read_texts(chunk.frame[column]).str.lower().map(_BOOLEANS)
+def _far_flags(chunk: SequenceTable) -> Bools:
+    flags = read_texts(chunk.frame["far"]).str.lower().map(_BOOLEANS)
     problem = "is not a valid flag; expected True or False. Fix it, or remove the column."
-    refuse_cells(chunk, flags.isna().to_numpy(), column, problem, PredictionError)
+    refuse_cells(chunk, flags.isna().to_numpy(), "far", problem, PredictionError)
     return flags.to_numpy(np.bool_)
 
 
@@ -451,7 +451,7 @@ def _places_of(text: str) -> list[str]:
     return [" ".join(place) for place in zip(*columns, strict=False) if all(place)]
 
 
-def read_chosen_rows(layout: Layout, rows: Ints, *, typed: bool = False) -> pd.DataFrame:
+def read_chosen_rows(layout: Layout, rows: Ints, *, typed: bool) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written.
 
     The index of the result is `rows`. With `typed`, columns of a text table that are numbers are

@@ -323,7 +323,7 @@ def _missed(cut: Mapping[str, Any]) -> str:
     return f" (not {level})" if missed else ""
 
 
-def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
+def page_of(summary: StrongSummary, quantity: Quantity) -> dict[str, Any]:
     """Lay out a summary: a row per regime, and of each its cut-offs and bins of p_strong."""
     regimes = []
     overview = list[list[Any]]()

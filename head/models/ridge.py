@@ -579,7 +579,7 @@ class _Columns:
 
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
-    def sums(self, rows: Ints, weight: Floats | None = None) -> Tensor:
+    def sums(self, rows: Ints, weight: Floats | None) -> Tensor:
         """Sum products of columns over rows, (R,), each as often as its weight says: (W, W)."""
         import torch
 

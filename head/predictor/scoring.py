@@ -50,7 +50,6 @@ from abag.embed.tables.chains import (
 from abag.embed.tables.content import is_sequence
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
-    NOTHING,
     OF_LABELS,
     Layout,
     LayoutRecord,
@@ -167,9 +166,7 @@ def row_bar(what: str, total: int | None = None) -> tqdm[Any]:
     return bar(total=total, desc=what, unit=" rows", unit_scale=True, delay=1)
 
 
-def refuse_score_columns(
-    names: Iterable[object], source: str, added: Sequence[str] = SCORE_COLUMNS
-) -> None:
+def refuse_score_columns(names: Iterable[object], source: str, added: Sequence[str]) -> None:
     """Raise `PredictionError` if a table has a column that the columns to add would overwrite."""
     taken = [name for name in names if name in added]
     if taken:
@@ -371,7 +368,7 @@ class PairTable(PairReader):
         added: tuple[str, ...],
         columns: FeatureColumns | None,
         *,
-        typed: bool = False,
+        typed: bool,
     ) -> None:
         """Take the layout; `typed`: columns of a text table that are numbers are yielded so."""
         super().__init__(layout, added, columns)
@@ -455,9 +452,9 @@ class CrossedTables:
         antigens: TableLike,
         options: PredictOptions,
         added: tuple[str, ...],
-        reading: LayoutRecord = NOTHING,
+        reading: LayoutRecord,
         *,
-        typed: bool = False,
+        typed: bool,
     ) -> None:
         """Take two tables; `typed` is that of `PairTable`."""
         if options.antigen is not None:
@@ -762,9 +759,7 @@ def score_columns(strong: float | None) -> tuple[str, ...]:
     return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, STRONG_COLUMN)
 
 
-def with_p_strong(
-    scores: pd.DataFrame, strong: float | None, quantity: Quantity = PKD
-) -> pd.DataFrame:
+def with_p_strong(scores: pd.DataFrame, strong: float | None, quantity: Quantity) -> pd.DataFrame:
     """Add the probability that a pair is at least as good as `strong`, if that is given."""
     if strong is None:
         return scores
@@ -777,8 +772,8 @@ def with_p_strong(
 
 def predict_pair(
     predictor: Predictor,
-    heavy: str = "",
-    light: str = "",
+    heavy: str,
+    light: str,
     *,
     antigen: str | None = None,
     strong: float | None = None,

@@ -681,8 +681,8 @@ def write_results(
     *,
     predictor_digest: str,
     report: bool,
-    history: list[dict[str, Any]] | None = None,
-    residues: pd.DataFrame | None = None,
+    history: list[dict[str, Any]] | None,
+    residues: pd.DataFrame | None,
 ) -> RunSummary:
     """Write predictions, report, card and summary; the summary marks the run as finished."""
     config = read_config(run)
