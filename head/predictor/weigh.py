@@ -261,6 +261,8 @@ class WeighedRegime:
     """A regime as its folds have measured it: its mixture, its score, and its R tested pairs."""
 
     measured: MeasuredRegime
+    folds: Sequence[Predictions]
+    """What the parts and the baselines predict in each fold."""
     mixture: Mixture
     """Weights of the parts, those without weight left out, and the calibration of sigma."""
     tested: TestedPairs
@@ -320,8 +322,8 @@ def weigh_run(
     category_noise = fit_category_noise(pairs, held_out)
     for regime in held_out:
         fit_tail(regime)
-    for regime, (_, fitted) in zip(held_out, folds, strict=True):
-        score_held_out(pairs, regime, fitted)
+    for regime in held_out:
+        score_held_out(pairs, regime)
     return WeighedRun(held_out, noise, category_noise)
 
 
@@ -350,6 +352,7 @@ def weigh(
     regime = partial(
         WeighedRegime,
         measured=measured,
+        folds=folds,
         tested=tested,
         group=smallest,
         distance=distance,
@@ -702,14 +705,13 @@ def tail_factor(scaled: Floats, pair: Ints) -> float:
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
-def _expect_classes(
-    pairs: LabelledPairs, held_out: WeighedRegime, folds: Sequence[Predictions]
-) -> None:
+def _expect_classes(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
     """Turn latent values that folds predict of the tested pairs into expected classes, in place.
 
     Those of a fold come from the links that the other folds fit to each part and baseline.
     """
     tested = held_out.tested
+    folds = held_out.folds
     for name in folds[0].predicted:
         if not all(name in fold.predicted for fold in folds):
             continue
@@ -725,11 +727,10 @@ def _expect_classes(
             fold.predicted[name] = predicted_P
 
 
-def score_held_out(
-    pairs: LabelledPairs, held_out: WeighedRegime, folds: Sequence[Predictions]
-) -> None:
+def score_held_out(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
     """Score the out-of-fold predictions of a regime beside the baselines."""
     measured = held_out.measured
+    folds = held_out.folds
     mixture = held_out.mixture
     # as the predictor does: the few that are further than nearly all were not measured
     if mixture.link is None:
@@ -738,7 +739,7 @@ def score_held_out(
     names = folds[0].parts
     classes = pairs.quantity.classes
     if classes:
-        _expect_classes(pairs, held_out, folds)
+        _expect_classes(pairs, held_out)
     tested = held_out.tested
     baselines = {}
     for name in folds[0].predicted:
