@@ -141,9 +141,13 @@ def embed_with_same_encoders(
     store: Path,
     *,
     fingerprints: Mapping[Kind, str],
+    long_antigens: str = "window",
     **options: Any,  # noqa: ANN401 - the fields of EncoderOptions and EmbedOptions
 ) -> EmbedSummary:
     """Encode a table like `embed_table`, with encoders that must have the given fingerprints.
+
+    `long_antigens` is what an encoder.json says of long chains: of ``window-1022``, the policy is
+    ``window``, as that of an encoder without a longest chain, ``whole``, may be.
 
     Raises
     ------
@@ -152,7 +156,8 @@ def embed_with_same_encoders(
     AbagError
         For any other invalid input.
     """
-    encoders, others = EncoderOptions.take(options)
+    policy = long_antigens.partition("-")[0].replace("whole", "window")
+    encoders, others = EncoderOptions.take({**options, "long_antigens": policy})
     chosen = EmbedOptions.from_keywords(others, "embed")
     with reporting(silent=True if not chosen.progress else None):
         return _embed(table, store, encoders, chosen, expected=fingerprints)
@@ -172,8 +177,7 @@ def embed_like_folders(
     for folder in folders.values():
         encoders |= folder.encoder_options
     if "antigen" in folders:
-        long = str(folders["antigen"].info.get("long", "window")).partition("-")[0]
-        encoders["long_antigens"] = long.replace("whole", "window")
+        encoders["long_antigens"] = str(folders["antigen"].info.get("long", "window"))
     else:
         encoders["no_antigen"] = True
     fingerprints = {kind: folder.fingerprint for kind, folder in folders.items()}

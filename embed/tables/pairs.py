@@ -172,17 +172,60 @@ def _part(table: pa.Table) -> SequencePart:
     return SequencePart(chains, _keys(table).copy(), table["row"].to_numpy(), forms, replaced)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UniqueSequences:
-    """The distinct sequences of one kind in some rows, in the order of their first rows."""
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The N distinct sequences of one kind in a table, and which of them each of its R rows has."""
 
     kind: Kind
     chains: list[Chains]
     """N sequences."""
     keys: NDArray[np.uint8]
     """Shape (N, 16)."""
-    of_row: NDArray[np.int64]
+    of_row: NDArray[np.integer]
     """Shape (R,); row ``r`` holds ``chains[of_row[r]]``."""
+
+    @classmethod
+    def of(cls, kind: Kind, chains: Sequence[Chains]) -> Sequences:
+        """Collect the distinct sequences of R rows, whose chains are given."""
+        collected = SequenceCollector(kind)
+        collected.add(chains, slice(None))
+        return collected.finish()
+
+
+class SequenceCollector:
+    """Collects the distinct sequences of one kind from the chunks of a table."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._number: dict[Chains, int] = {}
+        self._of_row: list[NDArray[np.int32]] = []
+
+    def add(self, chains: Sequence[Chains], of_row: NDArray[np.integer] | slice) -> None:
+        """Add a chunk of R rows.
+
+        Parameters
+        ----------
+        chains : sequence of tuple of str
+            The distinct sequences of the chunk.
+        of_row : ndarray of int, shape=(R,), or slice
+            Index in `chains` of the sequence of each row.
+        """
+        number = [self._number.setdefault(sequence, len(self._number)) for sequence in chains]
+        self._of_row.append(np.array(number, np.int32)[of_row])
+
+    def finish(self) -> Sequences:
+        """Return what was collected, and forget it; call this once, after the last chunk."""
+        chains = list(self._number)
+        self._number.clear()
+        keys = keys_array(self._kind, chains)
+        return Sequences(self._kind, chains, keys, np.concatenate(self._of_row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueSequences(Sequences):
+    """Those of some rows, in the order of their first rows, with how they were read."""
+
+    of_row: NDArray[np.int64]
     first_rows: NDArray[np.int64]
     """Shape (N,); number of the row in which each sequence occurs first."""
     replaced: NDArray[np.int32]

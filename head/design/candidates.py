@@ -27,7 +27,7 @@ from abag.embed.tables.columns import refuse_absent
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_row
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.pairs import Sequences, SequenceTable, read_pairs
 from abag.embed.tables.table import (
     NoRows,
     Table,
@@ -65,7 +65,7 @@ from abag.head.models.pair_vectors import Index
 from abag.head.models.probit import WITHIN
 from abag.head.predictor.folder import load_predictor
 from abag.head.predictor.options import RankOptions
-from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Sequences
+from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor
 from abag.head.predictor.scoring import PairReader, refuse_antigen
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, read_written_pairs
 from abag.head.runs.run_folder import labels_as_in_the_run, layout_of, read_config

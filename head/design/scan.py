@@ -30,6 +30,7 @@ from abag.core.files import replacing
 from abag.core.messages import counted, reporting, say
 from abag.embed.store.store import open_store
 from abag.embed.tables.layout import NOTHING, with_habits
+from abag.embed.tables.pairs import Sequences
 from abag.embed.tables.table import writing_table
 from abag.head.design.sites import (
     Mutant,
@@ -46,7 +47,7 @@ from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.predictor.explain import explain_residues, residue_parts
 from abag.head.predictor.options import ScanOptions
-from abag.head.predictor.predictor import Scorer, Sequences
+from abag.head.predictor.predictor import Scorer
 from abag.head.predictor.scoring import (
     SamePredictions,
     antigen_of_run,

@@ -57,6 +57,7 @@ from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
 from abag.embed.store.store import Store, open_store
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
+from abag.embed.tables.pairs import Sequences
 from abag.head.labels.column import RunLayout
 from abag.head.labels.features import FeatureColumns, ReadFeatures
 from abag.head.models.pair_vectors import PairVectors, SideVectors, StoredVectors
@@ -68,7 +69,6 @@ from abag.head.predictor.predictor import (
     Predictor,
     ScoredPairs,
     Scorer,
-    Sequences,
     VectorSpec,
     ViewSpec,
 )

@@ -58,6 +58,8 @@ from abag.embed.tables.layout import (
 )
 from abag.embed.tables.options import AntibodyRegion, ReferenceOptions
 from abag.embed.tables.pairs import (
+    SequenceCollector,
+    Sequences,
     SequenceTable,
     SkippedRows,
     UniqueSequences,
@@ -99,8 +101,6 @@ from abag.head.predictor.predictor import (
     SCORE_COLUMNS,
     Predictor,
     Scorer,
-    SequenceCollector,
-    Sequences,
 )
 from abag.head.regimes.splits import words_of
 
