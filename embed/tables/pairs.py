@@ -331,6 +331,29 @@ class SequenceTable(Table):
         return replace(self, sequences=ordered)
 
 
+class Tally:
+    """What was counted, skipped and not used in the chunks that were read of a table."""
+
+    def __init__(self) -> None:
+        self.source = ""
+        """Names of all its tables, once a chunk is read."""
+        self.counts = Counter[str]()
+        self.skipped = SkippedRows()
+        self.ignored = list[str]()
+
+    def add(self, chunk: SequenceTable) -> None:
+        """Add what is told of a chunk; what is told of each is kept once."""
+        self.source = chunk.all_sources
+        self.counts.update(chunk.counts)
+        self.skipped.update(chunk.skipped)
+        self.ignored += [line for line in chunk.ignored if line not in self.ignored]
+
+    @property
+    def notes(self) -> list[str]:
+        """Those of `SequenceTable`, of all chunks."""
+        return self.ignored + describe_counts(self.counts, self.skipped)
+
+
 def read_pairs(
     table: TableLike,
     options: TableOptions = _DEFAULTS,
@@ -414,14 +437,10 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
     # columns that a table lacks have no type there, and are left to the others
     frames = [part.frame.dropna(axis="columns", how="all") for part in parts]
     frame = pd.concat(frames, ignore_index=True).reindex(columns=[*joined.names])
-    counts: Counter[str] = Counter()
-    skipped = SkippedRows()
-    ignored: list[str] = []
+    tally = Tally()
     used: set[str] = set()
     for part in parts:
-        counts.update(part.counts)
-        skipped.update(part.skipped)
-        ignored += part.ignored
+        tally.add(part)
         used.update(part.columns.values())
     columns = {role: name for role, name in joined.columns.items() if name in used}
     row_numbers = np.concatenate([part.row_numbers for part in parts])
@@ -449,9 +468,9 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
         row_numbers=row_numbers,
         positions=np.concatenate([part.positions for part in parts]),
         sequences=sequences,
-        skipped=skipped,
-        counts=dict(counts),
-        ignored=ignored,
+        skipped=tally.skipped,
+        counts=dict(tally.counts),
+        ignored=tally.ignored,
         labels=tuple(file.label for file in joined.files),
         file_of_row=np.concatenate([part.file_of_row for part in parts]),
     )
