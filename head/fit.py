@@ -53,7 +53,7 @@ from abag.head.predictor.parts import (
     with_searches,
 )
 from abag.head.predictor.weigh import weigh_run
-from abag.head.regimes.folds import OF_TABLE, all_pairs, with_distances
+from abag.head.regimes.folds import OF_TABLE, with_distances
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
 from abag.head.runs.report import curve_point, write_results
 from abag.head.runs.run_folder import (
@@ -286,7 +286,7 @@ class Trainings(NamedTuple):
             chains = pairs.table.sequences[kind].chains
             sides[kind] = SideVectors(stored.x_ND, pairs.index(kind), chains, stored.widths)
         vectors = PairVectors(sides, encoded_features(pairs))
-        parts = decide_parts(vectors, config, [all_pairs(inputs.regimes), *inputs.splits])
+        parts = decide_parts(vectors, config, [inputs.last, *inputs.splits])
         if config.network is not None:  # folds have the batch that suits the pairs of the last fit
             config = replace(config, batch_size=config.fitting_batch(parts.pairs)[0])
         device = choose_device(config)
@@ -469,7 +469,7 @@ def fit_regimes(trainings: Trainings) -> tuple[WeighedRun, Parts]:
     """Fit the parts to every fold, weigh them by regime, and fit those that count to all pairs."""
     regimes = trainings.inputs.regimes
     splits, fold_of_split = distinct_folds(trainings.inputs.splits)
-    last = all_pairs(regimes)
+    last = trainings.inputs.last
     rows = _rows_of_splits(trainings, [*splits, last])
     models = trainings.models
     compared = (*models, *trainings.parts.compared)
@@ -564,7 +564,7 @@ def _learning_curve(trainings: Trainings) -> list[dict[str, Any]]:
             for split in splits:
                 training_labels(pairs, split.rows(TRAIN))
             # a small share of the groups may lack what a part needs
-            parts = decide_parts(trainings.vectors, config, [all_pairs(regimes), *splits])
+            parts = decide_parts(trainings.vectors, config, [trainings.inputs.last, *splits])
         except (NothingToLearn, DoesNotApply) as error:
             say(f"learning curve: {name} left out: {error}")
             continue

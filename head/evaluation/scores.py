@@ -542,7 +542,7 @@ def _describe_bounds(
     """Say why errors are not judged where many labels are bounds, and what is known instead."""
     text = f"errors cannot be judged, as {share:.0%} of the tested pairs are bounds"
     if concordance is not None:
-        cell = show_claim(concordance._asdict())
+        cell = with_interval(concordance.value, [concordance.low, concordance.high])
         text += f": of pairs of these with a known order, {cell} are predicted in this order"
     for limit in limits:
         where, other = ("below", "above") if limit.side < 0 else ("above", "below")
@@ -998,13 +998,6 @@ def _rank_claim(
         return low, high
 
     return _widest(value, [group[rows] for group in tested.groups], weight, limits)
-
-
-def show_claim(claim: Mapping[str, float | None] | None) -> str:
-    """Show a claim with its interval; a dash if there is none."""
-    if claim is None:
-        return "-"
-    return with_interval(claim["value"], [claim["low"], claim["high"]])
 
 
 def two_digits(value: float) -> str:

@@ -45,7 +45,7 @@ from abag.head.evaluation.scores import (
 from abag.head.evaluation.verdicts import add_classes
 from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
-from abag.head.models.ridge import fit_sigma
+from abag.head.models.ridge import expected_labels
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
 from abag.head.regimes.sides import (
     LEAST_GROUPS,
@@ -108,6 +108,15 @@ LEAST_OF_LEVEL = 40
 """Held-out pairs of a level."""
 LEVEL_PRIOR = 4.0
 """Pairs with errors of the usual size that each level is taken to have, too."""
+RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
+"""Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
+LARGEST_RATIO = 8.0
+"""Largest ratio of the two parts of sigma^2 at the median deviation: the noise is at least a third
+of sigma, or sigma of a pair that was trained on could be a tenth of its error."""
+CENSORED_ROUNDS = 20
+"""Rounds of expectation maximisation if there are censored pairs."""
+SMALLEST = 1e-6
+"""Least noise in pKd: errors of 0 would have sigma 0."""
 COVERED = float(ndtri(0.95))
 """Half the width of a 90 % interval, in sigmas."""
 LEAST_TAIL = 50
@@ -535,6 +544,47 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
     if best.gain < CLEAR_GROWTH:
         return leveled
     return replace(leveled.scaled(float(np.sqrt(best.unit))), growth=best.growth)
+
+
+def fit_sigma(
+    error: Floats, deviation: Floats, censored: NDArray[np.int8] | None = None
+) -> tuple[float, float]:
+    """Fit spread and noise to errors by maximum likelihood.
+
+    Parameters
+    ----------
+    error : Floats, shape=(R,)
+        Label or bound minus prediction, in pKd.
+    deviation : Floats, shape=(R,)
+        Standard deviation of each prediction, in pKd.
+    censored : NDArray, shape=(R,), dtype=int8, optional
+        -1 if the label is below its bound, 1 if above, 0 if exact; None: all are exact.
+
+    Returns
+    -------
+    tuple of float
+        Spread, a factor of the deviation, and noise in pKd.
+    """
+    square = error**2
+    spread, noise = _fit_squares(square, deviation)
+    if censored is None or not censored.any():
+        return spread, noise
+    for _ in range(CENSORED_ROUNDS):
+        sigma = np.sqrt(spread**2 * deviation**2 + noise**2)
+        mean, variance = expected_labels(error, censored, np.zeros_like(error), sigma)
+        spread, noise = _fit_squares(mean**2 + variance, deviation)
+    return spread, noise
+
+
+def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
+    # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
+    factor_KR = 1 + RATIOS[:, None] * deviation**2
+    noise2_K = np.maximum(np.mean(square / factor_KR, axis=1), SMALLEST**2)
+    loss_K = np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)
+    loss_K[RATIOS * np.median(deviation**2) > LARGEST_RATIO] = np.inf
+    best = int(np.argmin(loss_K))
+    noise = np.sqrt(noise2_K[best])
+    return float(noise * np.sqrt(RATIOS[best])), float(noise)
 
 
 def fit_levels(square: Floats, near: Errors) -> SigmaLevels:

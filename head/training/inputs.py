@@ -92,16 +92,15 @@ class SplitInputs(RunInputs):
     sides: Sides
     """Antibodies and antigens as the folds see them."""
     regimes: tuple[MeasuredRegime, ...]
+    last: Split
+    """That of the predictor, which trains on all pairs that may be used."""
+    trained: Ints
+    """These pairs, (T,)."""
 
     @property
     def splits(self) -> list[Split]:
         """The folds of all regimes, those of a regime one after another."""
         return [split for regime in self.regimes for split in regime.splits]
-
-    @property
-    def trained(self) -> Ints:
-        """The pairs that the predictor is fitted to, (T,)."""
-        return all_pairs(self.regimes).rows(TRAIN)
 
 
 def read_inputs(
@@ -297,6 +296,8 @@ def split_inputs(inputs: RunInputs) -> SplitInputs:
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config)
     pairs = with_clusters(groups)
+    folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
+    adapted = [folder for folder in folders if folder.info.get("adapter")]
     table = RegimesOfTable(groups)
     measured = list[MeasuredRegime]()
     n_folds = 0
@@ -309,7 +310,9 @@ def split_inputs(inputs: RunInputs) -> SplitInputs:
             say(f"{regime.regime.words}: {regime.why_not}")
             measured.append(regime)
             continue
-        splits = _apply_adapter_policy(inputs, regime.splits, table)
+        splits = [*regime.splits]
+        if adapted:
+            splits = _apply_adapter_policy(splits, table, adapted, config)
         for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
         detail(f"{regime.regime.words}: {describe_parts(splits)}")
@@ -317,6 +320,7 @@ def split_inputs(inputs: RunInputs) -> SplitInputs:
         numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
+    last = all_pairs(measured)
     return SplitInputs(
         pairs,
         inputs.store,
@@ -326,6 +330,8 @@ def split_inputs(inputs: RunInputs) -> SplitInputs:
         inputs.history,
         sides=table.sides,
         regimes=tuple(measured),
+        last=last,
+        trained=last.rows(TRAIN),
     )
 
 
@@ -333,16 +339,15 @@ def split_inputs(inputs: RunInputs) -> SplitInputs:
 
 
 def _apply_adapter_policy(
-    inputs: RunInputs, splits: Sequence[Split], table: RegimesOfTable
+    splits: Sequence[Split],
+    table: RegimesOfTable,
+    adapted: Sequence[EncoderFolder],
+    config: FitConfig,
 ) -> list[Split]:
     """Refuse splits that leak through adapters, and exclude the adapters' pairs from training.
 
     They leak if an adapter saw a held-out pair or a near-duplicate of one. Notes go to the report.
     """
-    folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
-    adapted = [folder for folder in folders if folder.info.get("adapter")]
-    if not adapted:
-        return list(splits)
     name = " and ".join(folder.name for folder in adapted)
     groups = table.groups
     rows_of_adapters = [_adapter_rows(folder) for folder in adapted]
@@ -367,7 +372,7 @@ def _apply_adapter_policy(
     trains_on = np.any([split.part == TRAIN for split in splits], axis=0)
     count = int((used & trains_on).sum())
     notes = list[str]()
-    if count and inputs.options.adapter_rows == "train":
+    if count and config.adapter_rows == "train":
         notes.append(
             f"{count} training pairs also trained the adapter of {name}: their vectors depend on "
             "their labels, and the head may rely on vectors too much."
