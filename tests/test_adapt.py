@@ -312,10 +312,14 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path, monkey
     abag.fit(pairs, store, tmp_path / "frozen", split="random", **quick)
     adapt = ["adapt", pairs, "--split-from", tmp_path / "frozen", "--fold", 0, "--out", adapter]
     adapt += [*encoders, "--sides", "antibody", "--epochs", 1, "--rank", 2]
+    line = run(*adapt, "--fold", 5, code=1).stderr.splitlines()[-1]
+    assert "has folds 0 to 4 (0 to 4: new antibodies, known antigens); expected" in line
     made = json.loads(run(*adapt, "--json").stdout)
-    again = run(*adapt)
+    again = run(*adapt, "--antibody-encoder", "./models/../models/My T5")  # the same
     assert "nothing to do" in again.stderr
     assert "trainable parameters" in again.stdout
+    embed = f"TABLE --store DIR --kind antibody --antibody-encoder '{tmp_path / 'models/My T5'}'"
+    assert f"abag embed {embed} --antibody-adapter {adapter}" in again.stdout
     run("embed", pairs, "--store", store, *encoders, "--antibody-adapter", adapter)
     shutil.rmtree(adapter)  # the store needs it no more
     other = ["fit", pairs, "--store", store, "--antibody-encoder", "my-t5-first"]
