@@ -65,8 +65,10 @@ from abag.embed.tables.formats import (
     role_last,
 )
 from abag.embed.tables.mutations import (
+    IN_ORDER,
     ChainId,
     MutationRules,
+    are_in_order,
     chain_of_column,
     describe_unapplied,
     holds_mutations,
@@ -622,7 +624,14 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()} | further
     chain_of_role: dict[str, ChainId] = {}
     if "antibody" in rules and not rules["antibody"].shared:
-        chain_of_role["mutations"] = chain_of_column(mutations["antibody"])
+        name = mutations["antibody"]
+        chain_of_role["mutations"] = chain_of_column(name)
+        if not (chain_of_role["mutations"] or light) and are_in_order(table, name):
+            chain_of_role["mutations"] = IN_ORDER
+            remarks.append(
+                f"column {name!r}: mutations before ':' are of the heavy chain, those behind it of "
+                "the light one, as in A50G:WT"
+            )
     if light:
         chain_of_role = {"mutations": "H", LIGHT_MUTATIONS: "L"}
     return References(
