@@ -82,6 +82,26 @@ def test_a_second_measurement_that_ranks_the_other_way_is_a_problem():
     ]
 
 
+@pytest.mark.parametrize("words", [("No", "Yes"), (0, 1), ("non-binder", "binder")])
+def test_labels_of_pairs_that_do_not_bind_are_a_problem(words):
+    no, yes = words
+    kd = IN_UNIT["kd_nm"].astype(object)
+    binding = [no] * 3 + [yes] * (len(kd) - 3)
+    first = f"{kd[0]:g}"
+    expected = (
+        "Column 'Binding' says of 3 rows with exact labels that the pair does not bind, such as "
+        f"row 1 with {first}: if that is a limit of the assay, write >{first}."
+    )
+    assert abag.plan(table(**{"KD (nM)": kd, "Binding": binding}))["problems"] == [expected]
+    bounds = np.r_[[f">{value:g}" for value in kd[:3]], kd[3:]]
+    assert abag.plan(table(**{"KD (nM)": bounds, "Binding": binding}))["problems"] == []
+    relation = [">"] * 3 + [""] * (len(kd) - 3)
+    stated = table(**{"KD (nM)": kd, "Binding": binding, "relation": relation})
+    assert abag.plan(stated)["problems"] == []
+    for other in ("binds_mouse", "non_binding"):
+        assert abag.plan(table(**{"KD (nM)": kd, other: binding}))["problems"] == []
+
+
 def test_two_rows_do_not_say_which_way_a_second_measurement_ranks():
     few = table(pKd=PKD[::-1].copy(), kd_nm=IN_UNIT["kd_nm"])
     assert not any("ranks" in problem for problem in abag.plan(few.head(2))["problems"])
