@@ -102,6 +102,21 @@ def test_labels_of_pairs_that_do_not_bind_are_a_problem(words):
         assert abag.plan(table(**{"KD (nM)": kd, other: binding}))["problems"] == []
 
 
+@pytest.mark.parametrize("other", ["binding_energy", "dG", "KD_pred (nM)"])
+def test_energies_without_a_unit_and_predictions_are_not_taken_before_a_measured_kd(other):
+    computed = PKD if "pred" in other else -PKD
+    frame = table(**{other: computed, "kd": 10**-PKD})
+    refused = refusal(frame)
+    assert "'kd' holds M, by the size of its numbers: use" in refused
+    assert f"{other!r} is named like" in refused
+    assert abag.plan(frame, columns={"pkd": "kd"}, label="kd_m")["labels"]["quantity"] == "pKd"
+    # alone, the usual unit of an energy is taken, and one that is written is in any table
+    if other != "KD_pred (nM)":
+        assert "read as dg_kcal" in abag.plan(frame.drop(columns="kd"))["sense"]
+        stated = frame.rename(columns={other: f"{other} (kcal/mol)"})
+        assert "read as dg_kcal" in abag.plan(stated)["sense"]
+
+
 def test_two_rows_do_not_say_which_way_a_second_measurement_ranks():
     few = table(pKd=PKD[::-1].copy(), kd_nm=IN_UNIT["kd_nm"])
     assert not any("ranks" in problem for problem in abag.plan(few.head(2))["problems"])

@@ -280,7 +280,7 @@ def test_a_run_with_antigens_still_needs_them(frame, tmp_path):
     with pytest.raises(SequenceError, match="empty antigen chain"):
         abag.load_predictor(tmp_path / "run").predict(frame["heavy"].tolist())
     more = {"store": tmp_path / "store", "run": tmp_path / "more", "add": tmp_path / "run"}
-    with pytest.raises(PredictionError, match=r"^no_antigen=True: the run was trained with anti"):
+    with pytest.raises(PredictionError, match=r"^no_antigen: the run was trained with anti"):
         abag.fit(frame, **more, no_antigen=True)
 
 
