@@ -22,6 +22,7 @@ from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import refuse_read_only, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import EncoderOptions
+from abag.embed.encoders.weights import EncoderNotFound
 from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licences, rank_here
 from abag.embed.options import EmbedOptions
 from abag.embed.store.store import EncoderFolder, Store, open_store
@@ -276,13 +277,21 @@ def _identify(
     jobs = []
     for part in partitions:
         name = encoders.encoder(part.kind)
-        identity = identify_for(name, part.kind, options)
+        remedy = (
+            f"Give that checkpoint as --{part.kind}-encoder, or a --store that holds its vectors."
+        )
+        try:
+            identity = identify_for(name, part.kind, options)
+        except EncoderNotFound as error:
+            if expected is None:
+                raise
+            msg = f"{error} It was used in training. {remedy}"
+            raise EncoderNotFound(msg) from error
         wanted = (expected or {}).get(part.kind, identity.fingerprint)
         if identity.fingerprint != wanted:
             msg = (
                 f"{part.kind} encoder {name}: its fingerprint is {identity.fingerprint}; expected "
-                f"{wanted}, that of the encoder used in training. Give that checkpoint as "
-                f"--{part.kind}-encoder, or a --store that holds its vectors."
+                f"{wanted}, that of the encoder used in training. {remedy}"
             )
             raise EncoderError(msg)
         jobs.append(KindJob(identity, device, options))

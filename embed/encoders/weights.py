@@ -205,7 +205,7 @@ class EncoderCheckpoint:
     config: Mapping[str, Any]
     """Content of config.json."""
     origin: str
-    """Alias, hub name or path as given; for display only."""
+    """Alias, hub name or absolute path, by which it is found again."""
     random: bool = False
     """Whether the weights are random, so that the vectors carry no biology."""
     adapter: Adapter | None = None
