@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Floats, Ints, Matrix, checked_array
+from abag.core.arrays import Floats, Ints, Matrix, checked_array, distinct
+from abag.embed.tables.chains import KINDS
 from abag.head.models.pair_vectors import (
     Arrays,
     FeatureScaling,
@@ -31,6 +32,7 @@ from abag.head.models.pair_vectors import (
     given_features,
 )
 from abag.head.models.residue_kernel import (
+    LossesOf,
     SideColumns,
     columns_of,
     sides_of,
@@ -72,6 +74,25 @@ class _Block(NamedTuple):
     """Row of each pair."""
 
 
+class _Step(NamedTuple):
+    """Hold the columns for which nodes ask, and the walks that pass these, (Q,)."""
+
+    walk_Q: Ints
+    column_Q: NDArray[np.int32]
+
+    @classmethod
+    def in_order(cls, steps: Sequence[_Step]) -> _Step:
+        """Join steps, by column."""
+        walk_Q, column_Q = (np.concatenate(parts) for parts in zip(*steps, strict=True))
+        order = np.argsort(column_Q, kind="stable")
+        return cls(walk_Q[order], column_Q[order])
+
+    def walks(self, columns: slice) -> Ints:
+        """Return the walks that pass nodes with some columns, ascending, from steps in order."""
+        first, after = np.searchsorted(self.column_Q, [columns.start, columns.stop])
+        return distinct(self.walk_Q[first:after])
+
+
 @dataclass(frozen=True, slots=True)
 class Trees(PairModel):
     """Predict the mean of the leaves to which trees lead."""
@@ -89,6 +110,11 @@ class Trees(PairModel):
     """What the column is compared with; of a leaf, the prediction in pKd."""
     features: FeatureScaling | None = None
 
+    @property
+    def compared(self) -> tuple[SideColumns, ...]:
+        """Return the sides that are compared by residues."""
+        return self.settings.sides
+
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); ValueError if the pairs have another number of columns."""
         blocks = column_blocks(vectors, self.settings.sides, self.features)
@@ -96,18 +122,22 @@ class Trees(PairModel):
         if width != self.settings.width:
             msg = f"trees of {self.settings.width} columns, and pairs of {width}"
             raise ValueError(msg)
+        trees = len(self.root_T)
         predicted_P = np.empty(len(vectors))
-        step = max(1, min(MOST_WALKS // len(self.root_T), MOST_VALUES // width))
+        step = max(1, min(MOST_WALKS // trees, MOST_VALUES // width))
         for at in range(0, len(vectors), step):
             rows = np.arange(at, min(at + step, len(vectors)))
-            predicted_P[rows] = self._walk(joined_columns(blocks, rows))
+            leaf_W = self._walk(joined_columns(blocks, rows), np.arange(len(rows) * trees))
+            predicted_P[rows] = leaf_W.reshape(-1, trees).mean(axis=1)
         return predicted_P
 
-    def _walk(self, x_PC: Matrix) -> Floats:
-        """Follow every tree to its leaf for every pair; return the mean of the leaves, (P,)."""
-        trees = len(self.root_T)
-        node_W = np.tile(self.root_T, len(x_PC))
-        row_W = np.repeat(np.arange(len(x_PC)), trees)
+    def _walk(self, x_PC: Matrix, walk_W: Ints, steps: list[_Step] | None = None) -> Floats:
+        """Follow trees to their leaves, add what is asked to `steps`; return the leaves, (W,).
+
+        The number of a walk is that of its pair times that of trees, plus that of its tree.
+        """
+        row_W, tree_W = np.divmod(walk_W, len(self.root_T))
+        node_W = self.root_T[tree_W]
         walking = np.arange(len(node_W))
         while len(walking):
             here = node_W[walking]
@@ -115,9 +145,53 @@ class Trees(PairModel):
             is_inside = column != LEAF
             if not is_inside.all():
                 walking, here, column = walking[is_inside], here[is_inside], column[is_inside]
+            if steps is not None:
+                steps.append(_Step(walk_W[walking], column))
             is_left = x_PC[row_W[walking], column] <= self.number_N[here]
             node_W[walking] = np.where(is_left, self.left_N[here], self.right_N[here])
-        return np.asarray(self.number_N[node_W].reshape(-1, trees).mean(axis=1))
+        return self.number_N[node_W]
+
+    def exchange_losses(self, encoded: PairVectors, side: SideColumns) -> LossesOf:
+        """Return a function of what predictions lose by exchanged letters of one side.
+
+        Only what an exchange can change is walked again: without the letter of the pair, the trees
+        that ask for the place; with another, those of these that ask for that letter.
+        """
+        trees = len(self.root_T)
+        blocks = column_blocks(encoded, self.settings.sides, self.features)
+        x_PC = joined_columns(blocks, np.arange(len(encoded)))
+        before = blocks[: KINDS.index(side.kind)]
+        first = sum(block.table_NC.shape[1] for block in before)
+        steps = list[_Step]()
+        leaf_W = self._walk(x_PC, np.arange(len(x_PC) * trees), steps)
+        asked = _Step.in_order(steps)
+
+        def losses_of(
+            own_P: NDArray[np.uint8], seen_V: NDArray[np.uint8], columns: slice
+        ) -> Floats:
+            here = slice(first + columns.start, first + columns.stop)
+            walk_W = asked.walks(here)
+            if not len(walk_W):
+                return np.zeros((len(own_P), len(seen_V)))
+            own_PC = x_PC[:, here].copy()
+            x_PC[:, here] = 0
+            steps = list[_Step]()
+            without_W = self._walk(x_PC, walk_W, steps)
+            asked_without = _Step.in_order(steps)
+            lost_P = np.bincount(walk_W // trees, leaf_W[walk_W] - without_W, len(own_P))
+            loss_PV = np.repeat(lost_P[:, None], len(seen_V), axis=1)
+            for number in range(len(seen_V)):  # each letter of training has a column
+                column = here.start + number
+                again_W = asked_without.walks(slice(column, column + 1))
+                x_PC[:, column] = 1
+                with_W = self._walk(x_PC, again_W)
+                x_PC[:, column] = 0
+                lost_W = without_W[np.searchsorted(walk_W, again_W)] - with_W
+                loss_PV[:, number] += np.bincount(again_W // trees, lost_W, len(own_P))
+            x_PC[:, here] = own_PC
+            return loss_PV / trees
+
+        return losses_of
 
     def arrays(self) -> Arrays:
         """Return the nodes of the trees, and the scaling of features."""
