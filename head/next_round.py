@@ -43,6 +43,7 @@ from abag.head.labels.options import (
     named_beside,
 )
 from abag.head.models.config import PRESETS, FitConfig, Preset
+from abag.head.predictor.scoring import is_run_alone
 from abag.head.regimes.folds import OF_TABLE
 from abag.head.runs.rounds import (
     MEASURED,
@@ -98,6 +99,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         raise DamagedFile(msg)
     given = config
     _refuse_other_columns(given, saved)
+    is_run_alone(given, saved.kinds)
     config = of_earlier_run(given, saved)
     measured = _with_new_categories(measured, given, saved)
     named = _columns_of_tables(config, measured, saved)
@@ -137,7 +139,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         pairs,
         opened,
         vectors_of_pairs(pairs, opened, remembered, saved.config),
-        layout_of_run(remembered, pairs.reading, found, constants),
+        layout_of_run(remembered, pairs, found, constants),
         remembered,
         history=history,
     )

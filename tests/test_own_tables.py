@@ -560,10 +560,15 @@ def test_a_row_of_types_of_chains_is_no_line_of_names():
         abag.plan(pd.DataFrame({**kinds, "antigen": AG, "pKd": PKD}))
 
 
-def test_rows_of_single_chains_are_no_antibodies_unless_that_is_said():
+@pytest.mark.parametrize(
+    ("column", "heavy", "light"),
+    [("chain", "IGH", "IGK"), ("name", "ab{}_VH", "ab{}_VL"), ("id", "{} heavy chain", "{}-K")],
+)
+def test_rows_of_single_chains_are_no_antibodies_unless_that_is_said(column, heavy, light):
     chains = [*HEAVIES, *LIGHTS]
     table = pd.DataFrame({"sequence": chains, "antigen": AG, "pKd": [*PKD, *PKD]})
-    table["chain"] = [*["IGH"] * len(HEAVIES), *["IGK"] * len(LIGHTS)]
+    names = [heavy.format(n) for n in range(len(HEAVIES))]
+    table[column] = [*names, *(light.format(n) for n in range(len(LIGHTS)))]
     with pytest.raises(
         ColumnError, match=r"'sequence' holds one chain per row.*an antibody per row"
     ):

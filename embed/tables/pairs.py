@@ -685,7 +685,8 @@ class SkippedRows:
         (row, first), *_ = bad
         if len(bad) == 1:
             advice = " Or skip it with --bad-rows skip." if kept else ""
-            return first.refusal(f"{source}: row {_place(row, first)}, {first.error}{advice}")
+            error = f"{first.error} {first.advice}".rstrip()
+            return first.refusal(f"{source}: row {_place(row, first)}, {error}{advice}")
         places_by_error: dict[str, list[str]] = {}
         for row, cell in bad[:LISTED_ROWS]:
             places_by_error.setdefault(cell.error, []).append(_place(row, cell))
@@ -695,6 +696,7 @@ class SkippedRows:
             listed.append(f"{rows} {', '.join(places)}, {error}")
         if len(bad) > LISTED_ROWS:
             listed.append(f"and {len(bad) - LISTED_ROWS:,} more")
+        listed += dict.fromkeys(cell.advice for _, cell in bad if cell.advice)
         count = f"{len(bad):,} rows" if kept else f"all {len(bad):,} rows"
         fix = " Fix them, or skip them with --bad-rows skip." if kept else " Fix them."
         head = f"{source}: {count} are bad; expected valid sequences and labels.{fix}"

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,8 +65,10 @@ from abag.embed.tables.formats import (
     role_last,
 )
 from abag.embed.tables.mutations import (
+    IN_ORDER,
     ChainId,
     MutationRules,
+    are_in_order,
     chain_of_column,
     describe_unapplied,
     holds_mutations,
@@ -487,14 +489,28 @@ def _chain_roles(table: Table) -> list[str]:
     return [ANY] * len(table.frame)
 
 
+def _roles_of_endings(table: Table) -> list[str]:
+    """Return the roles in which the names of a column end, as in ab1_VH and ab1_VL, or none."""
+    for name in table.names:
+        cells = map(cell_name, table.frame[name])
+        ends = [*takewhile(bool, map(CHAIN_ENDING.fullmatch, cells))]  # mostly not even one
+        if len(ends) == len(table.frame):
+            return [str(end.lastgroup) for end in ends if end]
+    return []
+
+
 def refuse_rows_of_chains(table: Table, options: TableOptions) -> None:
     """Refuse a table whose rows are heavy and light chains, which would be an antibody each."""
     column = table.columns.get("antibody", "")
-    roles = _chain_roles(table)
-    if not column or column in options.columns.values() or not {*CHAIN_ROLES} <= {*roles}:
+    if not column or column in options.columns.values():
         return
+    roles = _chain_roles(table)
+    if ANY in roles:
+        roles = _roles_of_endings(table)
     cells = zip(roles, table.frame[column].head(SAMPLED).map(cell_text), strict=False)
-    if all(domain_types(_residues(text)) == [role] for role, text in cells):
+    if {*CHAIN_ROLES} <= {*roles} and all(
+        domain_types(_residues(text)) == [role] for role, text in cells
+    ):
         msg = (
             f"{table.source}: column {column!r} holds one chain per row, heavy or light; expected "
             "an antibody per row. Write both chains into one row, in columns heavy and light, or "
@@ -622,7 +638,14 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()} | further
     chain_of_role: dict[str, ChainId] = {}
     if "antibody" in rules and not rules["antibody"].shared:
-        chain_of_role["mutations"] = chain_of_column(mutations["antibody"])
+        name = mutations["antibody"]
+        chain_of_role["mutations"] = chain_of_column(name)
+        if not (chain_of_role["mutations"] or light) and are_in_order(table, name):
+            chain_of_role["mutations"] = IN_ORDER
+            remarks.append(
+                f"column {name!r}: mutations before ':' are of the heavy chain, those behind it of "
+                "the light one, as in A50G:WT"
+            )
     if light:
         chain_of_role = {"mutations": "H", LIGHT_MUTATIONS: "L"}
     return References(

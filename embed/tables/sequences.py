@@ -136,6 +136,8 @@ class BadCell(NamedTuple):
     """Class of the error with which a table with such a row is refused."""
     file: str = ""
     """Name of the file, of several that are read as one table."""
+    advice: str = ""
+    """What would fix this row and others like it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -297,8 +299,7 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
         hint = propose_antigen(variants, references.antigen, table.column(roles[0]))
     if hint:
         for i in misfits:
-            cell = column.bad[i]
-            column.bad[i] = cell._replace(error=f"{cell.error} {hint}")
+            column.bad[i] = column.bad[i]._replace(advice=hint)
     return column
 
 

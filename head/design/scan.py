@@ -49,8 +49,8 @@ from abag.head.predictor.options import ScanOptions
 from abag.head.predictor.predictor import Scorer, Sequences
 from abag.head.predictor.scoring import (
     SamePredictions,
-    antigen_of_run,
     check_table_out,
+    is_run_alone,
     loaded,
     region_of_run,
     rounded,
@@ -422,7 +422,7 @@ def scan(
         chosen = replace(
             chosen,
             antibody_region=region_of_run(chosen, predictor),
-            no_antigen=antigen_of_run(chosen, predictor),
+            no_antigen=is_run_alone(chosen, predictor.kinds),
         )
         advice = "Write the mutants into a table with these columns, and use abag predict."
         predictor.refuse_without_features("scan", advice)

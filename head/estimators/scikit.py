@@ -393,7 +393,7 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
                     adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
                 constants = table.files[0].references.constants()
-                layout = layout_of_run(config, pairs.reading, table.columns, constants)
+                layout = layout_of_run(config, pairs, table.columns, constants)
                 inputs = RunInputs(pairs, store, vectors, layout, config)
                 at = Path(scratch)
                 regimes = fit_predictor(inputs, at / "run", at / "predictor")

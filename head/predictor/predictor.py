@@ -276,7 +276,8 @@ class Predictor:
         ----------
         heavy, light, antigen : sequence of str, or str
             One sequence per pair, or one for all pairs; either antibody chain can be left out.
-            The chains of an antigen are joined by ``|``. A run of antibodies alone takes none.
+            The chains of an antigen are joined by ``|``. Without one, the antigen of a run that has
+            only one is taken. A run of antibodies alone takes none.
         features : DataFrame or mapping of names to values, optional
             The columns that the run reads beside sequences (`Predictor.features`), one row per
             pair; others are ignored.
@@ -317,9 +318,11 @@ class Predictor:
         AbagError
             If a sequence is invalid, or an encoder is not the one of the run.
         """
+        is_alone = "antigen" not in self.kinds
+        with reporting(say):
+            antigen = self._antigen_or_own(antigen)
         columns, index = _paired(features, heavy=heavy, light=light, antigen=antigen)
         heavies, lights, antigens = columns
-        is_alone = "antigen" not in self.kinds
         if is_alone and any(antigens):
             msg = (
                 "predict: an antigen is given, but the run is of antibodies alone; expected none. "
@@ -352,6 +355,13 @@ class Predictor:
             scores = Scorer(self, open_store(path), left, right).score_rows(read)
         scores = self.quantity.outward(scores)
         return scores if index is None else scores.set_axis(index)
+
+    def _antigen_or_own(self, antigen: Iterable[str] | str) -> Iterable[str] | str:
+        """Return what is given, or the only antigen of the run if nothing is."""
+        if not self.layout.antigen or not isinstance(antigen, str) or antigen:
+            return antigen
+        say("the antigen of the run is taken")
+        return self.layout.antigen
 
     def _given_features(
         self, features: pd.DataFrame | Mapping[str, Sequence[Any]] | None, pairs: int

@@ -57,7 +57,7 @@ from abag.embed.tables.layout import (
     one_table,
     tables_of,
 )
-from abag.embed.tables.options import AntibodyRegion, ReferenceOptions
+from abag.embed.tables.options import AntibodyRegion, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import (
     SequenceTable,
     SkippedRows,
@@ -311,15 +311,15 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
     return predictor.layout.antibody_region
 
 
-def antigen_of_run(options: ScoringOptions, predictor: Predictor) -> bool:
-    """Return whether the run is of antibodies alone, which must not be contradicted."""
-    is_alone = "antigen" not in predictor.kinds
+def is_run_alone(options: TableOptions, kinds: Sequence[Kind]) -> bool:
+    """Return whether a run is of antibodies alone, by its kinds, which must not be contradicted."""
+    is_alone = "antigen" not in kinds
     if is_alone:
         refuse_antigen(options)
     elif options.no_antigen:
         msg = (
-            "no_antigen=True: the run was trained with antigens; expected the antigen of each "
-            "pair. Leave it out."
+            "--no-antigen: the run was trained with antigens; expected the antigen of each pair. "
+            "Leave it out."
         )
         raise PredictionError(msg)
     return is_alone
@@ -723,7 +723,7 @@ def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
     options = replace(
         options,
         antibody_region=region_of_run(options, predictor),
-        no_antigen=antigen_of_run(options, predictor),
+        no_antigen=is_run_alone(options, predictor.kinds),
     )
     if options.cross is None:
         return options
@@ -790,10 +790,7 @@ def predict_pair(
     The antigen may be a name in the files `sequences`, or else in those of the run.
     """
     quantity = predictor.quantity
-    if antigen is None and predictor.layout.antigen:
-        antigen = predictor.layout.antigen
-        say("the antigen of the run is taken")
-    if antigen is None and "antigen" in predictor.kinds:
+    if antigen is None and "antigen" in predictor.kinds and not predictor.layout.antigen:
         msg = "A pair needs an antigen. Add --antigen SEQUENCE."
         raise PredictionError(msg)
     if antigen and "antigen" in predictor.kinds and not is_sequence(antigen):
@@ -805,7 +802,7 @@ def predict_pair(
     predictor.refuse_without_features("one pair", advice)
     strong = PredictOptions(strong=strong).strong
     quantity.check_strong(strong)
-    scores = predictor.predict([heavy], [light], [antigen or ""], **options)
+    scores = predictor.predict([heavy], [light], antigen or "", **options)
     scores = quantity.inward(scores, "pkd_predicted")
     row = with_p_strong(scores, strong, quantity).iloc[0]
     regime = str(row["regime"])

@@ -17,14 +17,13 @@ from abag.core.files import read_json
 from abag.core.messages import detail, say
 from abag.core.options import VectorsOf
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
-from abag.embed.tables.chains import ALONE, Kind
+from abag.embed.tables.chains import ALONE, MUTATIONS, Kind
 from abag.embed.tables.layout import Layout
 from abag.embed.tables.pairs import SequenceTable, read_rows
 from abag.embed.tables.table import TableLike
 from abag.head.labels.column import Remembered, RunLayout, decide_label
 from abag.head.labels.labelled_pairs import (
     LabelledPairs,
-    LabelReading,
     label_pairs,
     report_counts,
     training_labels,
@@ -100,7 +99,7 @@ def read_inputs(
     pairs.report_problems()
     config = replace(config, antibody_region=region)
     constants = pairs.table.files[0].references.constants()
-    layout = layout_of_run(config, pairs.reading, pairs.table.columns, constants)
+    layout = layout_of_run(config, pairs, pairs.table.columns, constants)
     vectors = vectors_of_pairs(pairs, opened, config, before)
     return RunInputs(pairs, opened, vectors, layout, config)
 
@@ -167,7 +166,7 @@ def _has_antibodies(store: Store, table: SequenceTable) -> bool:
 
 def layout_of_run(
     config: FitConfig,
-    label: LabelReading,
+    pairs: LabelledPairs,
     found: Mapping[str, str],
     constants: tuple[str, str],
 ) -> RunLayout:
@@ -176,8 +175,8 @@ def layout_of_run(
     Parameters
     ----------
     config : FitConfig
-    label : LabelReading
-        How the labels were read.
+    pairs : LabelledPairs
+        All pairs of the run, which has an antigen of its own if it is that of all of them.
     found : mapping
         Columns of the table by role.
     constants : tuple of str
@@ -189,6 +188,10 @@ def layout_of_run(
         If the name of a column is too long.
     """
     antigen, parent = constants
+    label = pairs.reading
+    if "antigen" in pairs.kinds and MUTATIONS["antigen"] not in found:
+        antigens = pairs.table.antigens.chains
+        antigen = "|".join(antigens[0]) if len(antigens) == 1 else ""
     files = [str(Path(path).expanduser().absolute()) for path in config.sequences]
     layout = RunLayout(
         columns=tuple(RunLayout.columns_of(config.columns, found)),
