@@ -549,9 +549,10 @@ def test_titles_above_the_names_are_not_read_and_said(tmp_path, name, before, en
 
 def test_names_below_lines_of_several_cells_are_found_and_these_are_to_be_removed(tmp_path):
     table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG, "KD (nM)": 10 ** (9 - PKD)})
-    (tmp_path / "t.csv").write_text(f"Table 1,,n = 3,\n{table.to_csv(index=False)}")
-    with pytest.raises(AbagError, match=r"row 2 holds 'VH', 'VL', 'antigen'"):
-        abag.plan(tmp_path / "t.csv")
+    for line in ("Table 1,,n = 3,", "Sequence,,,Kinetics"):  # of which one is named like a role
+        (tmp_path / "t.csv").write_text(f"{line}\n{table.to_csv(index=False)}")
+        with pytest.raises(AbagError, match=r"row 2 holds 'VH', 'VL', 'antigen'"):
+            abag.plan(tmp_path / "t.csv")
 
 
 def test_a_row_of_types_of_chains_is_no_line_of_names():
