@@ -15,7 +15,7 @@ from reading import demo_table, read_labels, read_sequences
 from trastuzumab import CH1, HEAVY, LAMBDA, LIGHT
 
 import abag
-from abag import AbagError, ColumnError, LabelError
+from abag import AbagError, ColumnError, LabelError, SequenceError
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 
@@ -603,6 +603,18 @@ def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, name
     table[names[0]] = f"['{HEAVY}', '{LIGHTS[0]}', '{LIGHTS[1]}']"
     with pytest.raises(AbagError, match=r"has 3 chains; expected heavy\|light"):
         read_sequences(table, **options)
+
+
+def test_an_antigen_that_is_joined_to_a_nanobody_is_not_its_light_chain():
+    other = "MKT" + 3 * AG
+    designed = pd.DataFrame({"seq": [f"{heavy}/{other}" for heavy in HEAVIES], "score": PKD})
+    options = {"no_antigen": True, "columns": {"antibody": "seq"}}
+    with pytest.raises(SequenceError, match=r"residues, is none; expected heavy and light. If it"):
+        read_sequences(designed, **options)
+    # what the user divides is taken, and so are light chains and chains of which none is known
+    for text in (f"{HEAVY}|{other}", f"{HEAVY}/{LIGHT}", f"{other}/{other[::-1]}"):
+        read = read_sequences(pd.DataFrame({"seq": [text]}), **options)
+        assert read.antibodies.chains == [tuple(re.split("[|/]", text))]
 
 
 @pytest.mark.parametrize("sign", [",", ";", "/", "_", " + ", " [SEP] ", "<sep>"])
