@@ -605,16 +605,17 @@ def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, name
         read_sequences(table, **options)
 
 
-def test_an_antigen_that_is_joined_to_a_nanobody_is_not_its_light_chain():
+@pytest.mark.parametrize("sign", [":", "/"])
+def test_an_antigen_that_is_joined_to_a_nanobody_is_not_its_light_chain(sign):
     other = "MKT" + 3 * AG
-    designed = pd.DataFrame({"seq": [f"{heavy}/{other}" for heavy in HEAVIES], "score": PKD})
+    designed = pd.DataFrame({"seq": [f"{heavy}{sign}{other}" for heavy in HEAVIES], "score": PKD})
     options = {"no_antigen": True, "columns": {"antibody": "seq"}}
     with pytest.raises(SequenceError, match=r"residues, is none; expected heavy and light. If it"):
         read_sequences(designed, **options)
     # what the user divides is taken, and so are light chains and chains of which none is known
-    for text in (f"{HEAVY}|{other}", f"{HEAVY}/{LIGHT}", f"{other}/{other[::-1]}"):
+    for text in (f"{HEAVY}|{other}", f"{HEAVY}{sign}{LIGHT}", f"{other}{sign}{other[::-1]}"):
         read = read_sequences(pd.DataFrame({"seq": [text]}), **options)
-        assert read.antibodies.chains == [tuple(re.split("[|/]", text))]
+        assert read.antibodies.chains == [tuple(re.split("[|/:]", text))]
 
 
 @pytest.mark.parametrize("sign", [",", ";", "/", "_", " + ", " [SEP] ", "<sep>"])

@@ -250,7 +250,8 @@ def parse_column(
         try:
             text = references.text(role, texts[i])
             column.read(i, parse(text), text)
-            if are_joined(texts[i]):
+            # ColabFold writes complexes of any chains with a colon
+            if are_joined(texts[i]) or (role == "antibody" and ":" in text):
                 column.joined.append(i)
         except UNREADABLE as error:
             column.chains[i] = ("", "") if parse is parse_antibody else ("",)
