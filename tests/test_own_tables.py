@@ -16,6 +16,8 @@ from trastuzumab import CH1, HEAVY, LAMBDA, LIGHT
 
 import abag
 from abag import AbagError, ColumnError, LabelError, SequenceError
+from abag.embed.tables.formats import ReadOptions
+from abag.embed.tables.table import open_table
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 
@@ -545,6 +547,41 @@ def test_titles_above_the_names_are_not_read_and_said(tmp_path, name, before, en
     assert pairs.row_name(0) == "5"  # as an editor counts
     said = "2 lines above the header not read: 'Supplementary Table 1. Affinities', 'by SPR'"
     assert said in pairs.notes
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.xlsx"])
+@pytest.mark.parametrize("unit", ["nM", "[nM]"])
+def test_a_row_of_units_below_the_names_is_read_into_them(tmp_path, name, unit):
+    kd = (10 ** (9 - PKD)).round(6)
+    names = ["VH", "VL", "antigen", "KD", "Tm"]
+    rows = [*zip(HEAVIES, LIGHTS, [AG] * len(kd), kd.tolist(), [65] * len(kd), strict=True)]
+
+    def write(*lines):
+        if name == "t.csv":
+            texts = [",".join(map(str, line)) for line in lines]
+            (tmp_path / name).write_text("\n".join(texts), encoding="utf-8")
+            return
+        book = openpyxl.Workbook()
+        for line in lines:
+            book.active.append([cell or None for cell in line])
+        book.save(tmp_path / name)
+
+    write(names, ["", "", "", unit, "°C"], *rows)
+    pairs = read_labels(tmp_path / name)
+    assert pairs.reading.unit == "kd_nm"
+    assert np.sort(pairs.pkd) == pytest.approx(np.sort(9 - np.log10(kd)))
+    assert pairs.table.row_name(0) == "3"
+    assert "row 2 is read as units: 'KD' in nM, 'Tm' in °C" in pairs.table.notes
+    for chunk_rows in (1, 2):
+        parts = [*open_table(tmp_path / name, ReadOptions(rows=chunk_rows))]
+        assert [row for part in parts for row in part.frame["VH"]] == HEAVIES
+        assert {part.first_row for part in parts} == {3}
+    # a name that the user gives stays, and so does a row whose cells others repeat
+    chosen = read_labels(tmp_path / name, columns={"pkd": "KD"}, label="kd_nm")
+    assert chosen.reading.column == "KD"
+    write([*names, "unit"], ["", "", "", "", "", "nM"], *([*row, "nM"] for row in rows))
+    stated = read_labels(tmp_path / name, columns={"pkd": "KD"}, bad_rows="skip")
+    assert stated.reading.why == "column 'unit' says so"
 
 
 def test_names_below_lines_of_several_cells_are_found_and_these_are_to_be_removed(tmp_path):
