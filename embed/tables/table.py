@@ -415,6 +415,15 @@ class Table:
             empty[empty] = still_empty
         return empty
 
+    def are_comments(self) -> NDArray[np.bool_]:
+        """Mark the rows with a text behind # in their first cell, and no other; shape (R,)."""
+        comment = np.zeros(len(self.frame), np.bool_)
+        first = listed_cells(self.frame.iloc[:, 0])
+        marked = [isinstance(cell, str) and cell.startswith("#") for cell in first]
+        if any(marked):
+            comment[marked] = replace(self, frame=self.frame.iloc[marked, 1:]).are_empty()
+        return comment
+
 
 def open_table(table: OneTable, reading: ReadOptions) -> Iterator[Table]:
     """Read the rows of a table in chunks, numbered through all of them.
