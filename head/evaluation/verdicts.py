@@ -800,7 +800,9 @@ def _what_parts(pairs: LabelledPairs) -> tuple[str, bool]:
     frame = pairs.table.frame.iloc[rows["row"]]
     used = {*pairs.table.columns.values()}
     of_words = ""
-    for name in [name for name in frame if name not in used]:
+    for name in map(str, frame):
+        if name in used:
+            continue
         if not 1 < frame[name].astype(str).nunique() <= MOST_WORDS:
             continue
         texts = read_texts(frame[name]).set_axis(rows.index)
