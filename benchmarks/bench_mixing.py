@@ -90,9 +90,10 @@ def collect(folder, out, name, size, seed):
     from abag.core.messages import reporting
     from abag.embed.embed import embed_table
     from abag.embed.store.store import open_store
+    from abag.embed.tables.pairs import Sequences
     from abag.head import fit as fitting
     from abag.head.predictor import weigh as weighing
-    from abag.head.predictor.predictor import Scorer, Sequences
+    from abag.head.predictor.predictor import Scorer
     from abag.head.regimes.splits import learned_rows
 
     torch.set_num_threads(1)

@@ -6,6 +6,7 @@ Judged by rows that abag never saw.
     python benchmarks/bench_trees.py choose FOLDER --out DIR
     python benchmarks/bench_trees.py judge --out DIR
     python benchmarks/bench_trees.py binary FOLDER --out lines.jsonl [--seeds 4] [--only rbd]
+    python benchmarks/bench_trees.py batches [FOLDER] --out lines.jsonl [--seeds 2] [--sizes 60 200]
     python benchmarks/bench_trees.py summary --out lines.jsonl
     python benchmarks/bench_trees.py collect --tiny --out DIR
 
@@ -20,7 +21,9 @@ the parts of each regime with and without trees, and prints the RMSE of held-out
 without; beside the best of the three regressors in hindsight, how often it is 10 % above that, and how
 often the chosen one is; where it is, `least ratio` is the 5 % quantile over groups of held-out rows that are
 drawn again; `--without` leaves out other parts, too. `binary` has the stack with and without trees on tables of yes and no, beside the
-classifiers of `bench_binary.py`.
+classifiers of `bench_binary.py`. `batches` chooses the 24 highest predictions of libraries of
+`bench_batches.py` with and without trees, once learned from random rows (share 1), once from rows of the
+lower 70 % of the labels (share .7): trees predict nothing beyond the labels that they have seen.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -437,15 +441,69 @@ def binary(args):
                            "weights": weights}  # fmt: skip
 
 
+def batches(args):
+    """Yield lines of batches: what was predicted of 24 pairs, and what they turn out to be."""
+    from bench_batches import BATCH, COMPOSITION, PLANTED, choose, make_libraries
+
+    import abag
+    from abag.head.models.registry import MODELS
+
+    entry = MODELS[BUILT_IN]
+    without = replace(entry, most_pairs=0)
+    for name, make in make_libraries(args.folder, args.seeds):
+        library = name.partition(".")[0]
+        if args.only and library not in args.only:
+            continue
+        frame = make()
+        top = np.sort(frame["pKd"])[-max(BATCH, len(frame) // 100) :]
+        with tempfile.TemporaryDirectory() as at:
+            store = Path(at) / "store"
+            abag.embed_table(frame, store, device="cpu", **COMPOSITION)
+            seeds = range(1 if library in PLANTED else args.seeds)  # drawn again themselves
+            for seed, size, share in product(seeds, args.sizes, args.learned):
+                usual = np.flatnonzero(frame["pKd"] <= frame["pKd"].quantile(share))
+                rows = np.random.default_rng(seed).permutation(usual)[:size]
+                learned, others = frame.iloc[rows], frame.drop(index=frame.index[rows])
+                for model, part in (("without trees", without), ("stack", entry)):
+                    MODELS[BUILT_IN] = part
+                    with tempfile.TemporaryDirectory() as run:
+                        summary = abag.fit(
+                            learned, store, Path(run) / "run", report=False, device="cpu", say=False
+                        )
+                        scored = abag.predict(
+                            others.drop(columns="pKd"), Path(run) / "run", store=store, say=False
+                        ).assign(truth=others["pKd"].to_numpy())
+                    batch = choose(scored, BATCH)
+                    weights = {r["regime"]: r["weights"].get(BUILT_IN, 0.0)
+                               for r in summary["regimes"]}  # fmt: skip
+                    yield {
+                        "what": library, "rows": size, "share": share, "seed": name + str(seed),
+                        "model": model,
+                        "weights": float(np.mean([*weights.values()])),
+                        "predicted": batch["pkd_predicted"].mean(),
+                        "mean": batch["truth"].mean(),
+                        "regret of the mean": top[-BATCH:].mean() - batch["truth"].mean(),
+                        "best": batch["truth"].max(),
+                        "hits": int((batch["truth"] >= top[0]).sum()),
+                        "bias": batch["pkd_predicted"].mean() - batch["truth"].mean(),
+                        "covered": float(
+                            (abs(batch["truth"] - batch["pkd_predicted"]) < 1.6449 * batch["sigma"]).mean()
+                        ),
+                    }  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["collect", "choose", "judge", "binary", "summary"])
+    parser.add_argument(
+        "step", choices=["collect", "choose", "judge", "binary", "batches", "summary"]
+    )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--sizes", type=int, nargs="+", default=[120, 500])
     parser.add_argument("--shares", type=float, nargs="*", default=[0.01, 0.1])
+    parser.add_argument("--learned", type=float, nargs="+", default=[1.0, 0.7])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--others", nargs="*", choices=[*OTHERS], default=[])
@@ -453,16 +511,19 @@ def main():
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
-    if args.step in ("binary", "summary"):
-        if args.step == "binary":
+    if args.step in ("binary", "batches", "summary"):
+        if args.step != "summary":
             from abag.core.messages import reporting
 
+            lines = binary(args) if args.step == "binary" else batches(args)
             with reporting(silent=True, bars=False), args.out.open("a") as out:
-                for line in binary(args):
+                for line in lines:
                     print(line, flush=True)
                     out.write(json.dumps(line) + "\n")
                     out.flush()
-        frame = pd.read_json(args.out, lines=True).drop(columns=["seed", "weights"])
+        frame = pd.read_json(args.out, lines=True).drop(columns="seed")
+        if isinstance(frame["weights"][0], dict):
+            frame = frame.drop(columns="weights")
         means = frame.groupby(["what", "rows", "share", "model"], sort=False)
         print(means.mean().assign(draws=means.size()).round(4).to_string())
         return
