@@ -277,7 +277,8 @@ def choose_one(folder, path):
     columns = {"skempi": ["pdb"], "hiv": ["antibody", "antigen"]}.get(name, [])
     held_out = both.iloc[trained:].iloc[kept["test:row"]]
     groups = [pd.factorize(held_out[column])[0] for column in columns] or [kept["test:row"]]
-    np.savez(path, **kept, **{"test:groups": np.stack(groups)})
+    kept["test:groups"] = np.stack(groups)
+    np.savez(path, **kept)
     return path.stem
 
 
