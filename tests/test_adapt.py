@@ -327,7 +327,7 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path, monkey
     line = run(*other, code=1).stderr.splitlines()[-1]
     assert "trained its adapter" in line
     assert not (tmp_path / "other").exists()
-    split_file = line.split("--split file=")[1].split(")")[0]
+    split_file = line.split("--split 'file=")[1].split("'")[0]
     said = []
     fitted = abag.fit(
         pairs,

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints, hex_keys
 from abag.core.errors import SplitError
-from abag.core.messages import counted, quoted, say
+from abag.core.messages import counted, quoted, say, shell_quoted
 from abag.embed.store.store import EncoderFolder
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
@@ -652,8 +652,8 @@ def apply_adapter_policy(
         msg = (
             f"{name}: {are_leaks.sum()} of {is_held_out.sum()} validation and test pairs, or "
             "near-duplicates of them, trained its adapter; expected none. Use the adapter's own "
-            f"split (--split file={adapted[0].path / _ROWS}), or adapt again with --split-from "
-            "this split."
+            f"split (--split {shell_quoted(f'file={adapted[0].path / _ROWS}')}), or adapt again "
+            "with --split-from this split."
         )
         raise SplitError(msg)
     used_by_adapters = []
