@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -19,7 +20,7 @@ import pandas as pd
 import torch
 
 from abag.adapt.config import AdaptConfig
-from abag.adapt.model import AdaptationModel, fit_lora, import_peft
+from abag.adapt.model import AdaptationModel, fit_lora, import_peft, lora_choices
 from abag.core.arrays import Ints, distinct
 from abag.core.device import DevicePlan, plan_device
 from abag.core.errors import DamagedFile, OptionError, SplitError, TrainingError
@@ -557,14 +558,16 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
 
 def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:
     """Refuse a target or layer that neither encoder has; both share one list."""
-    fitting = [fit_lora(config, identities[kind].checkpoint) for kind in config.adapted_kinds()]
-    for option in ("targets", "layers"):
-        used = [getattr(lora, option) for lora in fitting]
-        unused = set(getattr(config, option)).difference(*used)
+    for kind in config.adapted_kinds():
+        fit_lora(config, identities[kind].checkpoint)
+    choices = [lora_choices(identities[kind].checkpoint) for kind in config.adapted_kinds()]
+    for option, of_encoders in zip(("targets", "layers"), zip(*choices, strict=True), strict=True):
+        names = dict.fromkeys(chain(*of_encoders))
+        unused = set(getattr(config, option)).difference(names)
         if unused:
             msg = (
-                f"--{option}: no adapted encoder has {min(unused)}; expected each to exist in at "
-                "least one of them. Remove it."
+                f"--{option}: no adapted encoder has {min(unused)}; expected some of "
+                f"{', '.join(map(str, names))}. Remove it."
             )
             raise OptionError(msg)
 

@@ -267,8 +267,8 @@ def test_training_stops_when_validation_stops_improving(given_split, tmp_path):
 @pytest.mark.parametrize(("options", "words"), [
     ({"sides": "heavy"}, "^sides: 'heavy' is unknown"), ({"rank": 0}, "^rank: 0 is out of range"),
     ({"head_share": 1.0}, "^head_share: 1.0 is out of range"),
-    ({"targets": ("q", "query", "value", "up")}, "^targets: no adapted encoder has up"),
-    ({"layers": (1, 3)}, "^layers: no adapted encoder has 3"),
+    ({"targets": ("q", "query", "value", "up")}, "^targets: no adapted encoder has up; .* q, k, v"),
+    ({"layers": (1, 3)}, "^layers: no adapted encoder has 3; .* 1, 2. "),
     ({"ranks": 3}, "adapt: unknown option 'ranks'. Did you mean 'rank'"),
 ])  # fmt: skip
 def test_invalid_options_are_refused_before_anything_is_written(
