@@ -55,14 +55,17 @@ from abag.head.models.config import check_same
 from abag.head.models.network import one_sided_errors
 from abag.head.models.probit import latent_pairs
 from abag.head.regimes.splits import (
+    KEYS,
     REGIMES,
     TRAIN,
     VALIDATION,
     Split,
     grouped_folds,
+    pair_keys,
     read_splits,
     split_frame,
 )
+from abag.head.runs.run_folder import read_run
 from abag.head.training.networks import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import cosine_rates
 from abag.head.training.tasks import Stage, Task, digest, run_tasks
@@ -165,6 +168,8 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
         raise OptionError(msg)
     file = path / "splits.parquet" if path.is_dir() else path
     splits = read_splits(file, pairs)
+    if (path / "pairs.parquet").is_file():
+        _refuse_other_labels(path, pairs)
     if config.fold is None and len(splits) == 1:
         return splits[0]
     if config.fold is None or not 0 <= config.fold < len(splits):
@@ -175,6 +180,22 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
         )
         raise OptionError(msg)
     return splits[config.fold]
+
+
+def _refuse_other_labels(run: Path, pairs: LabelledPairs) -> None:
+    """Refuse labels that are read in another way than the run has read them."""
+    of_run = read_run(run).frame.drop_duplicates(KEYS)  # one pair in two categories is two
+    before = pair_keys(pairs).merge(of_run, "left", on=KEYS)["pkd"].to_numpy(np.float64)
+    differs = ~np.isclose(before, pairs.pkd, rtol=0, atol=1e-3)
+    if differs.any():
+        first = int(differs.argmax())
+        msg = (
+            f"--split-from {run}: {differs.sum():,} of {counted(len(pairs), 'label')} differ from "
+            f"those of the run, such as {pairs.pkd[first]:.4g} and {before[first]:.4g}; expected "
+            "the same. Give the options by which the run has read its labels, or "
+            f"{run / 'splits.parquet'} to learn from others."
+        )
+        raise SplitError(msg)
 
 
 def _tested_by_folds(run: Path) -> str:

@@ -314,6 +314,11 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path, monkey
     adapt += [*encoders, "--sides", "antibody", "--epochs", 1, "--rank", 2]
     line = run(*adapt, "--fold", 5, code=1).stderr.splitlines()[-1]
     assert "has folds 0 to 4 (0 to 4: new antibodies, known antigens); expected" in line
+    make_table(80).eval("pKd = 15 - pKd").rename(columns={"pKd": "x"}).to_csv(
+        "log.csv", index=False
+    )
+    line = run("adapt", "log.csv", *adapt[2:], "--column", "pkd=x", code=1).stderr.splitlines()[-1]
+    assert "80 of 80 labels differ from those of the run" in line
     made = json.loads(run(*adapt, "--json").stdout)
     again = run(*adapt, "--antibody-encoder", "./models/../models/My T5")  # the same
     assert "nothing to do" in again.stderr
