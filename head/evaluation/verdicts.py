@@ -54,7 +54,6 @@ from abag.head.evaluation.scores import (
     largest_rmse,
     least_perfect,
     mean_claim,
-    show_claim,
     two_digits,
     with_interval,
 )
@@ -323,7 +322,7 @@ def _missed(cut: Mapping[str, Any]) -> str:
     return f" (not {level})" if missed else ""
 
 
-def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
+def page_of(summary: StrongSummary, quantity: Quantity) -> dict[str, Any]:
     """Lay out a summary: a row per regime, and of each its cut-offs and bins of p_strong."""
     regimes = []
     overview = list[list[Any]]()
@@ -516,12 +515,19 @@ def _value(name: str, show: Callable[[float], str]) -> Cell:
     return lambda regime: with_interval(regime[name], regime["intervals"][name], show)
 
 
+def _show_claim(claim: Mapping[str, float | None] | None) -> str:
+    """Show a claim with its interval; a dash if there is none."""
+    if claim is None:
+        return "-"
+    return with_interval(claim["value"], [claim["low"], claim["high"]])
+
+
 def _claim(name: str) -> Cell:
-    return lambda regime: show_claim(regime[name])
+    return lambda regime: _show_claim(regime[name])
 
 
 def _claim_of_classes(name: str) -> Cell:
-    return lambda regime: show_claim(regime["classes"][name])
+    return lambda regime: _show_claim(regime["classes"][name])
 
 
 def _pairs(regime: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ from abag.head.labels.features import (
     units_in_cell,
     words_as_codes,
 )
-from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
+from abag.head.labels.headers import Quantity, outside, to_pkd
 from abag.head.labels.options import (
     FLOOR_SHARE,
     BesideRole,
@@ -846,7 +846,7 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
     raise NothingToLearn(msg)
 
 
-def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:
+def describe_columns(table: SequenceTable, quantity: Quantity) -> str:
     """List the columns that play a role, those beside labels and sequences, and the others."""
     named = {column.name: column.role for column in columns_beside(table)}
     labels = {role: name for role, name in table.columns.items() if role not in OF_PREDICTIONS}
