@@ -378,7 +378,8 @@ def _units_below(file: IO[Any], separator: str, above: int) -> list[str]:
     if not (filled and all(_UNIT_ALONE.fullmatch(units[at]) for at in filled)):
         return []
     are_labels = all(next_row[at].strip() not in ("", row[at].strip()) for at in filled)
-    return units if are_labels and len(filled) < len(units) else []
+    are_residues = all(len(row[at].strip()) == 1 for at in filled)  # K and M
+    return units if are_labels and not are_residues and len(filled) < len(units) else []
 
 
 def _with_missing(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
