@@ -797,15 +797,13 @@ def _what_parts(pairs: LabelledPairs) -> tuple[str, bool]:
     pair = ["antibody", "antigen"]
     rows = pairs.usable[pairs.usable.duplicated(pair, keep=False)]
     rows = rows[rows.groupby(pair, sort=False).ngroup() < LOOKED_AT]
-    frame = pairs.table.frame.iloc[rows["row"]]
     used = {*pairs.table.columns.values()}
     of_words = ""
-    for name in map(str, frame):
-        if name in used:
+    for name in [name for name in pairs.table.names if name not in used]:
+        cells = pairs.table.frame[name].iloc[rows["row"]]
+        if not 1 < cells.astype(str).nunique() <= MOST_WORDS:
             continue
-        if not 1 < frame[name].astype(str).nunique() <= MOST_WORDS:
-            continue
-        texts = read_texts(frame[name]).set_axis(rows.index)
+        texts = read_texts(cells).set_axis(rows.index)
         words = texts.drop_duplicates()
         are_few = len(words) <= MOST_WORDS and 2 * len(words) < len(texts)
         if not are_few or rows[pair].assign(text=texts).duplicated().any():
