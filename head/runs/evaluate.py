@@ -62,9 +62,9 @@ from abag.head.labels.options import (
 from abag.head.labels.values import read_affinities, refuse_cells
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import expected_labels
-from abag.head.predictor.options import EvaluateOptions
+from abag.head.predictor.options import EvaluateOptions, refuse_antigen
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
-from abag.head.predictor.scoring import load_predictor, refuse_antigen
+from abag.head.predictor.scoring import load_predictor
 from abag.head.predictor.weigh import COVERED
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import LEAST_ROWS
