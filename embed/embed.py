@@ -285,7 +285,7 @@ def _identify(
         except EncoderNotFound as error:
             if expected is None:
                 raise
-            msg = f"{error} It was used in training. {remedy}"
+            msg = f"{error} Expected the encoder used in training. {remedy}"
             raise EncoderNotFound(msg) from error
         wanted = (expected or {}).get(part.kind, identity.fingerprint)
         if identity.fingerprint != wanted:

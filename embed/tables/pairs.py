@@ -532,7 +532,10 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
     if table.reader.numbers is not None:
         numbers = np.array(table.reader.numbers, np.int64)[positions]
     is_empty = table.are_empty()
+    is_comment = table.are_comments()
     skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[is_empty].tolist()])
+    skipped.rows += [(row, COMMENT) for row in numbers[is_comment].tolist()]
+    is_empty |= is_comment
     is_bad = np.zeros(len(table.frame), np.bool_)
     for row, cell in _bad_cells(table, parsed).items():
         if not is_empty[row]:
@@ -674,7 +677,9 @@ _FOUND = {
 
 EMPTY_ROW = BadCell("", "empty row", "", "every cell is empty")
 """Skipped whatever ``--bad-rows`` is: it holds nothing, and spreadsheets do not show it."""
+COMMENT = BadCell("", "comment", "", "is a comment, with nothing beside it")
 _ALWAYS_SKIPPED = {
+    COMMENT.reason: "of a comment (#)",
     EMPTY_ROW.reason: "with only empty cells",
     NOT_PRODUCTIVE: "without a productive chain",
 }

@@ -110,7 +110,7 @@ COVERAGE = np.linspace(0.02, 0.98, 49)
 LARGEST_ERRORS = 20
 """Test pairs in the table of the largest errors."""
 RESIDUES = "residues.parquet"
-"""What residues contribute on average, in a run whose predictor has a ridge or kernel on these."""
+"""What residues contribute on average, in a run whose predictor has a part that compares these."""
 MOST_PLACES = 20
 """Positions of residues that are drawn."""
 IN_CONFIG_ONLY = ("format", "store_from_run")
