@@ -30,6 +30,7 @@ from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import Table, read_numbers
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
+    COVERED,
     LEVEL,
     MANY_BOUNDS,
     Claim,
@@ -66,7 +67,6 @@ from abag.head.models.ridge import expected_labels
 from abag.head.predictor.options import EvaluateOptions, refuse_antigen
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
 from abag.head.predictor.scoring import load_predictor
-from abag.head.predictor.weigh import COVERED
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import (
