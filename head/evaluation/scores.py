@@ -734,7 +734,7 @@ def compare_models(
     tested: TestedPairs,
     predicted: Floats,
     reference: Floats,
-    quantity: Quantity = PKD,
+    quantity: Quantity,
 ) -> str:
     """Say in one sentence which of two models has smaller errors in a regime."""
     is_exact = tested.is_exact

@@ -901,7 +901,7 @@ class PredictionsByRegime:
     Scores come in parts.
     """
 
-    def __init__(self, quantity: Quantity = PKD, kinds: Collection[Kind] = KINDS) -> None:
+    def __init__(self, quantity: Quantity, kinds: Collection[Kind]) -> None:
         self._quantity = quantity
         self._kinds = kinds
         self._parts: list[pd.DataFrame] = []

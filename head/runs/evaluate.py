@@ -52,7 +52,7 @@ from abag.head.labels.column import (
     refuse_affinity,
 )
 from abag.head.labels.features import features_of
-from abag.head.labels.headers import PKD, PROBABILITY, Quantity
+from abag.head.labels.headers import PROBABILITY, Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs, label_pairs, one_label, report_counts
 from abag.head.labels.options import (
     UNITS,
@@ -293,8 +293,8 @@ def evaluate(
 def decide_prediction(
     table: Table,
     options: LabelOptions,
-    quantity: Quantity = PKD,
-    molar_mass: str | None = None,
+    quantity: Quantity,
+    molar_mass: str | None,
 ) -> LabelLayout:
     """Decide which column of a table holds the predictions of another tool, and in which unit.
 
