@@ -34,6 +34,7 @@ from abag.core.arrays import distinct, weights_of
 from abag.core.device import resolve_device
 from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
 from abag.core.files import (
+    check_same,
     host_name,
     is_begun,
     is_process_alive,
@@ -50,7 +51,7 @@ from abag.embed.tables.chains import KINDS, Kind
 from abag.head.evaluation.metrics import MeasuredRows, find_metric
 from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features, training_labels
-from abag.head.models.config import MAY_CHANGE, VALIDATION_PAIRS, FitConfig, check_same, is_used
+from abag.head.models.config import MAY_CHANGE, VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.network import LOSSES
 from abag.head.models.pair_vectors import (
     Fit,
@@ -718,7 +719,7 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
         # trials of other epochs cannot be compared
         may_change = MAY_CHANGE - {"epochs", "format"}
         now = described(record)
-        check_same(folder, described(before), now, may_change=may_change, option="--sweep")
+        check_same(folder, described(before), now, may_change, "--sweep")
         return
     make_folder(folder)
     write_json(path, record, sort_keys=True)

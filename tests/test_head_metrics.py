@@ -35,7 +35,7 @@ from abag.head.evaluation.metrics import (
     split_key,
 )
 from abag.head.evaluation.verdicts import describe_regimes
-from abag.head.labels.headers import Quantity
+from abag.head.labels.headers import PKD, Quantity
 
 TIED = st.integers(0, 4).map(float)
 
@@ -278,7 +278,7 @@ def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
     assert score([6.0, 7.0], [7.0, 9.0], [0, 0])["mean_bias"] == 1.5
     assert MeasuredRows.of([6.0], [0]).score_one("mean_bias", [7.0]) == 1
     assert selectable_metrics()[-1] == "mean_bias"
-    assert metric_heading("mean_bias") == "mean bias"
+    assert metric_heading("mean_bias", PKD) == "mean bias"
     assert is_better("mean_bias", 0.1, 0.2)
     for name in selectable_metrics():
         assert FitConfig(select=name).select == name
@@ -664,7 +664,7 @@ def test_two_models_are_told_apart_by_the_interval_of_their_errors(shift, relati
     tested = scores_of_regimes.TestedPairs(rows, pkd, rows * 0, rows, rows * 0, [rows])
     ours = pkd + rng.normal(size=80) / 2 + max(0.0, -shift)
     theirs = pkd + rng.normal(size=80) / 2 + max(0.0, shift)
-    sentence = scores_of_regimes.compare_models("known", "run", "other", tested, ours, theirs)
+    sentence = scores_of_regimes.compare_models("known", "run", "other", tested, ours, theirs, PKD)
     errors = [np.sqrt(np.square(pkd - predicted).mean()) for predicted in (ours, theirs)]
     assert sentence == (
         f"known: run is {relation} other (RMSE {errors[0]:.3f} and {errors[1]:.3f} pKd, 80 test "

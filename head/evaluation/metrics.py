@@ -367,7 +367,7 @@ def selectable_metrics() -> list[str]:
     return [metric_key(name) for name, metric in METRICS.items() if metric.selectable]
 
 
-def metric_heading(key: str, quantity: Quantity | str = "pKd") -> str:
+def metric_heading(key: str, quantity: Quantity) -> str:
     """Name a metric with its unit, for the labels' quantity such as pIC50."""
     metric = find_metric(key)
     unit = metric.unit and f" ({quantity})"

@@ -278,7 +278,7 @@ def _calibration(strong: Bools, p: Floats, weight: Floats) -> list[dict[str, Any
     return bins
 
 
-def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[str]:
+def describe_strong(summary: StrongSummary, quantity: Quantity) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
     relation = ">=" if quantity.sign > 0 or quantity.classes else "<="
     title = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"

@@ -44,7 +44,6 @@ from abag.embed.tables.chains import antibody as antibody_chains
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import column_option
 from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
-from abag.embed.tables.options import ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import Sequences, table_of
 from abag.head.labels.column import RunLayout
 from abag.head.labels.features import (
@@ -793,25 +792,3 @@ def _paired(
             )
             raise SequenceError(msg)
     return columns, shared.index
-
-
-def is_run_alone(options: TableOptions, kinds: Sequence[Kind]) -> bool:
-    """Return whether a run is of antibodies alone, by its kinds, which must not be contradicted."""
-    is_alone = "antigen" not in kinds
-    if is_alone:
-        refuse_antigen(options)
-    elif options.no_antigen:
-        msg = (
-            "--no-antigen: the run was trained with antigens; expected the antigen of each pair. "
-            "Leave it out."
-        )
-        raise PredictionError(msg)
-    return is_alone
-
-
-def refuse_antigen(options: ReferenceOptions) -> None:
-    """Refuse an antigen that is given for a run of antibodies alone."""
-    if options.antigen is not None or "antigen" in options.columns:
-        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
-        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
-        raise PredictionError(msg)

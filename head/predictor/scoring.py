@@ -95,12 +95,11 @@ from abag.head.labels.headers import (
 )
 from abag.head.predictor import folder
 from abag.head.predictor.explain import Explanation, explain, refuse_unexplained
-from abag.head.predictor.options import PredictOptions, ScoringOptions
+from abag.head.predictor.options import PredictOptions, ScoringOptions, is_run_alone
 from abag.head.predictor.predictor import (
     SCORE_COLUMNS,
     Predictor,
     Scorer,
-    is_run_alone,
 )
 from abag.head.regimes.splits import words_of
 
@@ -902,7 +901,7 @@ class PredictionsByRegime:
     Scores come in parts.
     """
 
-    def __init__(self, quantity: Quantity = PKD, kinds: Collection[Kind] = KINDS) -> None:
+    def __init__(self, quantity: Quantity, kinds: Collection[Kind]) -> None:
         self._quantity = quantity
         self._kinds = kinds
         self._parts: list[pd.DataFrame] = []
