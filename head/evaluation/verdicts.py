@@ -42,10 +42,14 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import align, counted, quoted
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.table import read_texts
-from abag.head.evaluation.metrics import METRICS, average_precision, hits_by_cutoff
+from abag.head.evaluation.metrics import (
+    METRICS,
+    average_precision,
+    hits_by_cutoff,
+    level_folds,
+)
 from abag.head.evaluation.scores import (
     LEAST_OF_SIDE,
-    ROUNDING,
     RegimeScore,
     TestedPairs,
     cells,
@@ -938,9 +942,7 @@ def _average_precision(
     if not is_positive.any():
         return None
     weight = np.ones(len(predicted)) if tested.weight is None else tested.weight
-    _, fold = np.unique(tested.fold, return_inverse=True)
-    level = np.bincount(fold, weight * predicted) / np.bincount(fold, weight)
-    above = np.round(predicted - level[fold], ROUNDING)
+    above = level_folds(predicted, tested.fold, weight)
     value = average_precision(is_positive, above, weight)
     assert value is not None
     fewest = min(tested.groups, key=lambda group: len(np.unique(group)))

@@ -211,7 +211,8 @@ class RegimeSummary(RegimeScore):
     metrics: dict[str, Scores]
     """Scores on the test pairs, averaged over folds: of the ``head`` and of the baselines. Those
     of strong binders have their threshold in the name, ``recall_at_9`` and the like; a
-    ``--select`` with another threshold adds its own."""
+    ``--select`` with another threshold adds its own. The average precision is that of all folds
+    together, see `level_folds`."""
 
 
 class UnmeasuredRegime(TypedDict):
