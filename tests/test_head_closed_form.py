@@ -213,9 +213,9 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
     tried = []
     costs_of = KernelSearch._costs_of
 
-    def counted(search, asked, run):
+    def counted(search, asked, map_calls):
         tried.extend((len(search.solver), chosen) for chosen in asked)
-        return costs_of(search, asked, run)
+        return costs_of(search, asked, map_calls)
 
     monkeypatch.setattr(KernelSearch, "_costs_of", counted)
     together = make_training(pairs=120, train=train)

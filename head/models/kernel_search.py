@@ -46,8 +46,8 @@ from abag.head.models.pair_vectors import FeatureScaling, Index, Standardizer, T
 
 Views: TypeAlias = Mapping[Kind, "ColumnViews"]
 Criterion = Literal["error", "evidence"]
-Run: TypeAlias = Callable[..., Iterator[Any]]
-"""Calls a function as `map` does, perhaps in several threads."""
+MapCalls: TypeAlias = Callable[..., Iterator[Any]]
+"""`map`, or that of a pool of threads."""
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 """Values of `PairKernel.scale` that are tried."""
 PRODUCTS = (0.0, 1 / 3, 1.0)
@@ -411,7 +411,7 @@ class KernelSearch:
                 tell(done / (most * len(asking)))
         self._inverted.clear()
 
-    def _compute(self, choices: Sequence[_Choice], run: Run) -> None:
+    def _compute(self, choices: Sequence[_Choice], map_calls: MapCalls) -> None:
         """Compute the costs that choices ask for, but for those that are known."""
         asked: dict[Chosen, dict[int, bool]] = {}
         for choice in choices:
@@ -420,11 +420,13 @@ class KernelSearch:
                 has_error.setdefault(choice.fold, False)
                 has_error[choice.fold] |= choice.criterion == "error"
         if asked:
-            self._costs_of(asked, run)
+            self._costs_of(asked, map_calls)
 
-    def _costs_of(self, asked: Mapping[Chosen, Mapping[int, bool]], run: Run = map) -> None:
+    def _costs_of(
+        self, asked: Mapping[Chosen, Mapping[int, bool]], map_calls: MapCalls = map
+    ) -> None:
         """Compute the costs of a kernel with some noises in some folds, of some the error, too."""
-        self._invert([*asked], run)
+        self._invert([*asked], map_calls)
         costs_asked = []
         for chosen, has_error in asked.items():
             costs_asked += [(chosen, at, error) for at, error in has_error.items()]
@@ -434,12 +436,12 @@ class KernelSearch:
             solved_C = inverted.solved_CF[:, at]
             return _costs_of_fold(self.folds[at], inverted, solved_C, has_error=has_error)
 
-        computed = run(costs_of_fold, *zip(*costs_asked, strict=True))
+        computed = map_calls(costs_of_fold, *zip(*costs_asked, strict=True))
         for (chosen, at, _), costs in zip(costs_asked, computed, strict=True):
             for criterion, cost in costs.items():
                 self._costs[chosen][at, criterion] = cost
 
-    def _invert(self, asked: Sequence[Chosen], run: Run) -> None:
+    def _invert(self, asked: Sequence[Chosen], map_calls: MapCalls) -> None:
         """Invert the matrix of a kernel with some noises, but for those of its that are known."""
         kernel = asked[0].kernel
         if any(known.kernel != kernel for known in self._inverted):
@@ -454,7 +456,7 @@ class KernelSearch:
         def invert(chosen: Chosen) -> Inverted:
             return Inverted.of(matrix_CC, chosen.noise * share_C, targets_CF)
 
-        self._inverted |= zip(unknown, run(invert, unknown), strict=True)
+        self._inverted |= zip(unknown, map_calls(invert, unknown), strict=True)
 
 
 def _costs_of_fold(
