@@ -393,7 +393,7 @@ def adapt() -> None:
 
     \b
     Example:
-      abag adapt pairs.csv --split-from runs/first --out adapters/first
+      abag adapt pairs.csv --split-from runs/first --fold 0 --out adapters/first
       abag embed pairs.csv --store store --antibody-adapter adapters/first \\
         --antigen-adapter adapters/first
       abag fit pairs.csv --store store --run runs/adapted \\

@@ -35,6 +35,7 @@ from abag.embed.encoders.loading import (
 )
 from abag.embed.encoders.packing import pack_spans, pool_tokens
 from abag.embed.encoders.weights import PEFT_PREFIX
+from abag.embed.store.shard import public_origin
 from abag.embed.tables.chains import shown_chains
 from abag.head.models.pair_vectors import Standardizer
 
@@ -140,7 +141,8 @@ class LoraEncoder(nn.Module):
             # peft names the list of layers by its last part, and counts from 0
             layers_to_transform=[n - 1 for n in lora.layers] or None,
             layers_pattern=layers.rpartition(".")[2] if lora.layers else None,
-            base_model_name_or_path=checkpoint.origin,
+            # without the path of a folder, because the adapter's digest covers this
+            base_model_name_or_path=public_origin(checkpoint.origin),
         )
         frozen = cast_parameters(model.eval().requires_grad_(False), plan)
         self._model = peft.inject_adapter_in_model(self._config, frozen)

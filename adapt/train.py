@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
+import pandas as pd
 import torch
 
 from abag.adapt.config import AdaptConfig
@@ -52,6 +54,7 @@ from abag.head.models.config import check_same
 from abag.head.models.network import one_sided_errors
 from abag.head.models.probit import latent_pairs
 from abag.head.regimes.splits import (
+    REGIMES,
     TRAIN,
     VALIDATION,
     Split,
@@ -66,7 +69,6 @@ from abag.head.training.tasks import Stage, Task, digest, run_tasks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pandas as pd
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -167,11 +169,23 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     if config.fold is None or not 0 <= config.fold < len(splits):
         option = "--fold: not given" if config.fold is None else f"--fold {config.fold}"
         msg = (
-            f"{option}; {path} has folds 0 to {len(splits) - 1}; expected one of them, because an "
-            "adapter belongs to one fold. Give its number."
+            f"{option}; {path} has folds 0 to {len(splits) - 1}{_tested_by_folds(path)}; expected "
+            "one of them, because an adapter belongs to one fold. Give its number."
         )
         raise OptionError(msg)
     return splits[config.fold]
+
+
+def _tested_by_folds(run: Path) -> str:
+    """Say which kind of new pairs each fold of a finished run tests; "" of anything else."""
+    file = run / "predictions.parquet"
+    if not file.is_file():
+        return ""
+    tested = pd.read_parquet(file, columns=["fold", "regime"])
+    parts = []
+    for regime, folds in tested.groupby("regime", sort=False)["fold"]:
+        parts.append(f"{folds.min()} to {folds.max()}: {REGIMES[str(regime)].words}")
+    return f" ({'; '.join(parts)})"
 
 
 def batch_pairs(rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int) -> list[Ints]:
@@ -527,7 +541,11 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     if not is_begun(out, "config.json", "adapter", "--out", besides=("checkpoints",)):
         return None
     before = read_json(out / "config.json")
-    check_same(out, before, record, may_change=AdaptConfig.changeable(), option="--out")
+    may_change = AdaptConfig.changeable()
+    for kind in KINDS:  # a folder may be given by another path
+        if before.get(f"{kind}_fingerprint") == record[f"{kind}_fingerprint"]:
+            may_change |= {f"{kind}_encoder"}
+    check_same(out, before, record, may_change=may_change, option="--out")
     if not (out / ADAPTER_FILE).exists():
         return None
     written = read_json(out / ADAPTER_FILE)
@@ -622,4 +640,10 @@ def describe_adapter(summary: AdaptSummary) -> str:
         f"{summary['best_validation_loss']:.4f}; trained on {counted(pairs['adapter'], 'pair')}, "
         f"{pairs['head']} left for the head"
     )
+    options = [] if len(summary["sides"]) > 1 else ["--kind", *summary["sides"]]
+    for kind, side in summary["sides"].items():
+        options += [f"--{kind}-encoder", side["encoder"], f"--{kind}-adapter", summary["adapter"]]
+    split = shlex.quote(f"file={summary['adapter']}/{ROWS_FILE}")
+    lines.append(f"embed      abag embed TABLE --store DIR {shlex.join(options)}")
+    lines.append(f"fit        abag fit TABLE --store DIR --run DIR --split {split}")
     return "\n".join(lines)

@@ -213,9 +213,7 @@ def why_unreadable(folder: Path, error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def why_not_writable(
-    out: Path, others: Iterable[object], *, force: bool, option: str = "--out"
-) -> str:
+def why_not_writable(out: Path, others: Iterable[object], *, force: bool, option: str) -> str:
     """Say why a file that the user named by `option` must not be written; empty if it may.
 
     `others` are what the command reads and writes beside it; tables in memory are no files.

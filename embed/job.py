@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.errors import DeviceError, OptionError, SequenceError, StoreError, WorkerError
-from abag.core.messages import bar, note
+from abag.core.messages import bar, counted, note
 from abag.embed.encoders.family import Encoder
 from abag.embed.encoders.identity import Identity, check_backend, head_digest, identify
 from abag.embed.encoders.registry import known_alias
@@ -230,9 +230,9 @@ class EncoderJob:
             )
         if long and options.long_antigens == "error":
             msg = (
-                f"{long} {self.kind} sequences have a chain of more than {layout.limit} residues "
-                f"(longest {longest}), the most that {self.identity.checkpoint.name} takes at "
-                "once; give --long-antigens window or truncate"
+                f"{counted(long, self.kind)} with a chain of more than {layout.limit:,} residues "
+                f"(longest {longest:,}), the most that {self.identity.checkpoint.name} takes at "
+                "once. Give --long-antigens window or truncate."
             )
             raise SequenceError(msg)
 
@@ -244,7 +244,7 @@ class EncoderJob:
             is_cut = layout.long == "truncate"
             policy = "truncated" if is_cut else "encoded in overlapping windows"
             residues = f"more than {layout.limit:,} residues"
-            lines.append(f"{long:,} {self.plural} have a chain of {residues}: {policy}")
+            lines.append(f"{counted(long, self.kind)} with a chain of {residues}: {policy}")
         if self.identity.checkpoint.random:
             name = self.identity.checkpoint.name
             lines.append(f"{name}: random weights, its vectors have no biological meaning")

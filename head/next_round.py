@@ -43,6 +43,7 @@ from abag.head.labels.options import (
     named_beside,
 )
 from abag.head.models.config import PRESETS, FitConfig, Preset
+from abag.head.predictor.scoring import is_run_alone
 from abag.head.regimes.folds import OF_TABLE
 from abag.head.runs.rounds import (
     MEASURED,
@@ -98,6 +99,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         raise DamagedFile(msg)
     given = config
     _refuse_other_columns(given, saved)
+    is_run_alone(given, saved.kinds)
     config = of_earlier_run(given, saved)
     measured = _with_new_categories(measured, given, saved)
     named = _columns_of_tables(config, measured, saved)
@@ -137,7 +139,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         pairs,
         opened,
         vectors_of_pairs(pairs, opened, remembered, saved.config),
-        layout_of_run(remembered, pairs.reading, found, constants),
+        layout_of_run(remembered, pairs, found, constants),
         remembered,
         history=history,
     )
@@ -312,7 +314,7 @@ def _expected_best(pairs: LabelledPairs, new: pd.Index[int], run: Path) -> float
     names = ["expected_best", "rank", quantity.predicted, "sigma"]
     if not {*names} <= {*frame}:
         return None
-    numbers = frame[names].apply(pd.to_numeric, errors="coerce").dropna().sort_values("rank")
+    numbers = frame[names].apply(read_numbers).dropna().sort_values("rank")
     if not len(numbers) or not np.isfinite(numbers).all(axis=None):
         return None
     of_first, place, mean, sigma = numbers.to_numpy(np.float64).T
@@ -336,10 +338,10 @@ def _predictions_of(pairs: LabelledPairs) -> dict[str, Floats]:
     if pairs.quantity.is_binary:  # a probability has the standard deviation of its answer
         del columns[SIGMA]
     for name, column in columns.items():
-        numbers = pd.Series(np.nan, frame.index)
+        numbers = np.full(len(frame), np.nan)
         if {*columns.values()} <= {*frame}:
-            numbers = pd.to_numeric(frame[column], errors="coerce")
-        predictions[name] = np.asarray(numbers, np.float64)
+            numbers = read_numbers(frame[column])
+        predictions[name] = numbers
     if pairs.quantity.is_binary:
         p = np.clip(predictions[PREDICTED], 0.0, 1.0)
         predictions[SIGMA] = np.asarray(np.sqrt(p * (1 - p)), np.float64)

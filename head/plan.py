@@ -257,8 +257,8 @@ def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:
     lines += _sequence_table(sequences)
     for plural, kind in sequences.items():
         if kind["long_chains"]:
-            chains = f"{plural}: {kind['long_chains']:,} chains over {kind['window']} residues"
-            lines.append(f"{chains} are encoded in {kind['windows']:,} windows")
+            chains = f"{counted(kind['long_chains'], 'chain')} of over {kind['window']:,} residues"
+            lines.append(f"{plural}: {chains}, encoded in {kind['windows']:,} windows")
     if found["labels"] is not None:
         lines.append(_describe_labels(found["labels"]))
     lines += found["beside"]

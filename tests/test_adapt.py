@@ -4,13 +4,14 @@ import json
 import shutil
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from drawn import TINY, write_split
-from encoding import identify, plan_device
+from encoding import find_checkpoint, identify, plan_device
 from faults import adapter_step, stop_after
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -298,24 +299,30 @@ def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch
 
 
 @pytest.mark.ci
-def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
+def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(find_checkpoint("tiny-igt5").folder, "models/My T5")
     pairs = tmp_path / "pairs.csv"
     store = tmp_path / "store"
     adapter = tmp_path / "first"
     make_table(80).to_csv(pairs, index=False)
-    encoders = ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "composition"]
+    encoders = ["--antibody-encoder", "models/My T5", "--antigen-encoder", "composition"]
     run("embed", pairs, "--store", store, *encoders)
     quick = {"epochs": 1, "report": False}
     abag.fit(pairs, store, tmp_path / "frozen", split="random", **quick)
     adapt = ["adapt", pairs, "--split-from", tmp_path / "frozen", "--fold", 0, "--out", adapter]
     adapt += [*encoders, "--sides", "antibody", "--epochs", 1, "--rank", 2]
+    line = run(*adapt, "--fold", 5, code=1).stderr.splitlines()[-1]
+    assert "has folds 0 to 4 (0 to 4: new antibodies, known antigens); expected" in line
     made = json.loads(run(*adapt, "--json").stdout)
-    again = run(*adapt)
+    again = run(*adapt, "--antibody-encoder", "./models/../models/My T5")  # the same
     assert "nothing to do" in again.stderr
     assert "trainable parameters" in again.stdout
+    embed = f"TABLE --store DIR --kind antibody --antibody-encoder '{tmp_path / 'models/My T5'}'"
+    assert f"abag embed {embed} --antibody-adapter {adapter}" in again.stdout
     run("embed", pairs, "--store", store, *encoders, "--antibody-adapter", adapter)
     shutil.rmtree(adapter)  # the store needs it no more
-    other = ["fit", pairs, "--store", store, "--antibody-encoder", "tiny-igt5-first"]
+    other = ["fit", pairs, "--store", store, "--antibody-encoder", "my-t5-first"]
     other += ["--epochs", 1, "--run", tmp_path / "other", "--split", "random", "--split-seed", 7]
     line = run(*other, code=1).stderr.splitlines()[-1]
     assert "trained its adapter" in line
@@ -326,12 +333,17 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
         pairs,
         store,
         tmp_path / "own",
-        antibody_encoder="tiny-igt5-first",
+        antibody_encoder="my-t5-first",
         split=f"file={split_file}",
         **(quick | {"say": said.append}),
     )
     assert fitted["regimes"][0]["split"]["rows"]["train"] == made["pairs"]["head"]
     assert any(f"{made['pairs']['adapter']} training pairs trained" in text for text in said)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    abag.share(tmp_path / "own", "shared", say=said.append)
+    for file in Path("shared").rglob("*.*"):
+        assert str(tmp_path).encode() not in file.read_bytes()
     new = {"heavy": ["ACDWWKLACDEF", "WWWWCDEFGHIK"], "antigen": "ACDEFGHIKLMN", "say": said.append}
     by_store = abag.load_predictor(tmp_path / "own").predict(**new)
     bundle = shutil.copytree(tmp_path / "own" / "predictor", tmp_path / "bundle")
@@ -341,3 +353,9 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path):
     shutil.rmtree(bundle / "antibody-adapter")
     with pytest.raises(EncoderError, match="its fingerprint is"):
         abag.load_predictor(bundle).predict(**new)
+    (tmp_path / "models/My T5").rename("moved")
+    for predictor, name in (("../own", str(tmp_path / "models/My T5")), ("shared", "'My T5'")):
+        with pytest.raises(EncoderError, match=f"{name}: .* as antibody_encoder"):
+            abag.load_predictor(predictor).predict(**new)
+    here = abag.load_predictor("shared").predict(**new, antibody_encoder="moved")
+    np.testing.assert_array_equal(here["pkd_predicted"], alone["pkd_predicted"])

@@ -244,6 +244,11 @@ def test_incomplete_adapters_and_those_of_the_other_kind_are_refused(tmp_path):
         identify("tiny-esm2", "antigen", adapter=tmp_path / "one")
     with pytest.raises(EncoderError, match="no finished adapter"):
         identify("tiny-igt5", "antibody", adapter=tmp_path / "nowhere")
+    for name in ("nothing like it", str(tmp_path / "base")):
+        with pytest.raises(EncoderError, match=f"{name}.*one was trained on tiny-igt5"):
+            identify(name, "antibody", adapter=tmp_path / "one")
+        with pytest.raises(EncoderError, match="no finished adapter"):  # before any download
+            identify(name, "antibody", adapter=tmp_path / "nowhere")
     with pytest.raises(EncoderError, match="composition has weights none"):
         identify("composition", "antibody", adapter=tmp_path / "one")
     (tmp_path / "one" / "splits.parquet").write_bytes(b"other rows")

@@ -220,7 +220,10 @@ def test_a_folder_of_other_files_or_a_cut_policy_is_refused(table, tmp_path):
     with pytest.raises(OptionError, match=r"would have no vectors; expected window or error"):
         abag.export_residues(table, tmp_path / "out", **TINY, long_antigens="truncate")
     table.loc[0, "antigen"] = "MKV" * 500
-    with pytest.raises(abag.AbagError, match=r"more than 1022 residues \(longest 1500\)"):
+    with pytest.raises(
+        abag.AbagError,
+        match=r"1 antigen with a chain of more than 1,022 residues \(longest 1,500\)",
+    ):
         abag.export_residues(table, tmp_path / "out", **TINY, long_antigens="error")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cat.jpg"]
 

@@ -166,7 +166,7 @@ def write(tmp_path, text):
 @pytest.mark.parametrize(("options", "heavy", "antigen", "words"), [
     (["--antibody-encoder", "igt6"], "EVQL", "MKT", "igt6"),
     (["--device", "cpu", "--attention", "varlen"], "EVQL", "MKT", "needs a CUDA device"),
-    (["--long-antigens", "error"], "EVQL", "E" * 1500, "1500"),
+    (["--long-antigens", "error"], "EVQL", "E" * 1500, "1,500"),
 ])  # fmt: skip
 def test_what_an_encoder_cannot_do_is_refused_before_the_store_is_made(
     tmp_path, options, heavy, antigen, words

@@ -200,7 +200,12 @@ def test_a_column_of_antigen_names_whose_letters_are_residues_is_refused(names):
 DNA = "CAGGTGCAGCTGGTGCAGTCTGGGGCTGAG"
 
 
-@pytest.mark.parametrize("text", [DNA, DNA.lower(), DNA.replace("T", "U"), f"{DNA}N {DNA}"])
+PRIMER = "GAGGTNCAGCTBKTGGAGWCTGG"  # letters for one of several bases
+
+
+@pytest.mark.parametrize(
+    "text", [DNA, DNA.lower(), DNA.replace("T", "U"), f"{DNA}N {DNA}", DNA[:18], PRIMER]
+)
 @pytest.mark.parametrize("role", ["heavy", "light", "antibody", "antigen"])
 def test_nucleotides_are_not_read_as_residues(text, role):
     others = {"antigen": AG} if role == "antibody" else {"heavy": "QVQ", "antigen": AG}
@@ -210,7 +215,9 @@ def test_nucleotides_are_not_read_as_residues(text, role):
     assert len(read_pairs(frame, TableOptions(bad_rows="skip")).frame) == 1
 
 
-@pytest.mark.parametrize("protein", [DNA[:29], "G" * 40, "GA" * 30, f"{DNA}K"])
+@pytest.mark.parametrize(
+    "protein", [DNA[:17], "G" * 40, "GA" * 30, f"{DNA}L", "CATHGRYNDSKVWACGTTGG"]
+)
 def test_proteins_of_few_letters_are_not_taken_for_nucleotides(protein):
     assert antigen(protein) == (protein,)
 

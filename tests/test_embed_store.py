@@ -223,9 +223,14 @@ def test_two_encoders_with_the_same_name_are_ambiguous(filled):
     assert store.folder("antibody", "9b1e77").path == other.path
 
 
-def test_an_encoder_is_found_by_what_embed_was_given(filled):
+def test_an_encoder_is_found_by_what_embed_was_given(filled, monkeypatch):
+    monkeypatch.chdir(filled.path)
     store = open_store(filled.path.parent)
-    ours = {"name": "my-model", "fingerprint": "1b" * 16, "origin": "./models/my_model"}
+    ours = {
+        "name": "my-model",
+        "fingerprint": "1b" * 16,
+        "origin": str(filled.path / "models" / "my_model"),
+    }
     hub = {"name": "esm2", "fingerprint": "2b" * 16, "origin": "facebook/esm2@abc"}
     adapted = {"name": "esm2-mine", "fingerprint": "3b" * 16, "adapter": "4b" * 16}
     for info in (ours, hub, {**hub, **adapted}):

@@ -82,6 +82,41 @@ def test_a_second_measurement_that_ranks_the_other_way_is_a_problem():
     ]
 
 
+@pytest.mark.parametrize("words", [("No", "Yes"), (0, 1), ("non-binder", "binder")])
+def test_labels_of_pairs_that_do_not_bind_are_a_problem(words):
+    no, yes = words
+    kd = IN_UNIT["kd_nm"].astype(object)
+    binding = [no] * 3 + [yes] * (len(kd) - 3)
+    first = f"{kd[0]:g}"
+    expected = (
+        "Column 'Binding' says of 3 rows with exact labels that the pair does not bind, such as "
+        f"row 1 with {first}: if that is a limit of the assay, write >{first}."
+    )
+    assert abag.plan(table(**{"KD (nM)": kd, "Binding": binding}))["problems"] == [expected]
+    bounds = np.r_[[f">{value:g}" for value in kd[:3]], kd[3:]]
+    assert abag.plan(table(**{"KD (nM)": bounds, "Binding": binding}))["problems"] == []
+    relation = [">"] * 3 + [""] * (len(kd) - 3)
+    stated = table(**{"KD (nM)": kd, "Binding": binding, "relation": relation})
+    assert abag.plan(stated)["problems"] == []
+    for other in ("binds_mouse", "non_binding"):
+        assert abag.plan(table(**{"KD (nM)": kd, other: binding}))["problems"] == []
+
+
+@pytest.mark.parametrize("other", ["binding_energy", "dG", "KD_pred (nM)"])
+def test_energies_without_a_unit_and_predictions_are_not_taken_before_a_measured_kd(other):
+    computed = PKD if "pred" in other else -PKD
+    frame = table(**{other: computed, "kd": 10**-PKD})
+    refused = refusal(frame)
+    assert "'kd' holds M, by the size of its numbers: use" in refused
+    assert f"{other!r} is named like" in refused
+    assert abag.plan(frame, columns={"pkd": "kd"}, label="kd_m")["labels"]["quantity"] == "pKd"
+    # alone, the usual unit of an energy is taken, and one that is written is in any table
+    if other != "KD_pred (nM)":
+        assert "read as dg_kcal" in abag.plan(frame.drop(columns="kd"))["sense"]
+        stated = frame.rename(columns={other: f"{other} (kcal/mol)"})
+        assert "read as dg_kcal" in abag.plan(stated)["sense"]
+
+
 def test_two_rows_do_not_say_which_way_a_second_measurement_ranks():
     few = table(pKd=PKD[::-1].copy(), kd_nm=IN_UNIT["kd_nm"])
     assert not any("ranks" in problem for problem in abag.plan(few.head(2))["problems"])

@@ -95,6 +95,33 @@ def test_what_the_table_has_instead_wins_and_is_said(case, tmp_path, said):
     assert predicted.tolist() == pytest.approx(expected["pkd_predicted"].tolist(), abs=1e-4)
 
 
+def test_the_only_antigen_of_a_run_is_taken_until_a_second_one_is_added(tmp_path, said):
+    frame = library().rename(columns={"clone seq A": "heavy", "clone seq B": "light"})
+    frame = frame.rename(columns={"result": "pKd"}).assign(antigen=ANTIGEN)
+    store = tmp_path / "store"
+    abag.embed_table(frame, store, **COMPOSITION)
+    quick = {"head": "ridge", "report": False}
+    abag.fit(frame, store, tmp_path / "run", **quick)
+    given = abag.predict(frame, tmp_path / "run", tmp_path / "given.csv")
+    chains = frame[["heavy", "light"]]
+    assert given["rows"] == abag.predict(chains, tmp_path / "run", tmp_path / "own.csv")["rows"]
+    assert "table: the antigen of the run is taken for all rows" in said
+    expected = pd.read_csv(tmp_path / "given.csv")["pkd_predicted"].tolist()
+    assert pd.read_csv(tmp_path / "own.csv")["pkd_predicted"].tolist() == expected
+    own = abag.load_predictor(tmp_path / "run").predict(*chains.T.to_numpy().tolist())
+    assert own["pkd_predicted"].tolist() == pytest.approx(expected, abs=1e-4)
+    assert "the antigen of the run is taken" in said
+    # a column that may name or hold another one is not passed over
+    for other in ({"antigen_name": "HER2"}, {"antigen": "HER2"}, {"virus_seq": ANTIGEN[::-1] * 3}):
+        with pytest.raises(abag.AbagError, match="antigen"):
+            abag.predict(chains.assign(**other), tmp_path / "run", tmp_path / "x.csv")
+    second = frame.head(8).assign(antigen=ANTIGEN[::-1])
+    abag.embed_table(second, store, **COMPOSITION)
+    abag.fit(second, store, tmp_path / "both", add=tmp_path / "run", **quick)
+    with pytest.raises(abag.ColumnError, match="no column for antigen"):
+        abag.predict(chains, tmp_path / "both", tmp_path / "x.csv")
+
+
 def test_scan_and_one_pair_take_the_antigen_of_the_run(case, tmp_path, said):
     options = {"heavy": HEAVY, "light": LIGHT, "positions": "H57", "exclude": "C"}
     scanned = abag.scan(case / "run", tmp_path / "scan.csv", **options)

@@ -52,6 +52,31 @@ def test_mutations_of_both_chains_in_all_ways_of_writing_them(text):
     assert variants(table, parent=f"{HEAVY}|{LIGHT}", antigen=RBD) == [expected]
 
 
+def test_both_chains_in_order_where_one_cell_has_the_parent_of_a_chain():
+    first, second = named(HEAVY, 33, "A"), named(HEAVY, 50, "K")
+    light = named(LIGHT, 32, "Y")
+    cells = ["WT:WT", f"{first}/{second}:WT", f"WT:{light}", f"{first}:{light}", "WT"]
+    table = pd.DataFrame({"mutation": cells})
+    expected = [
+        (HEAVY, LIGHT),
+        (exchanged(HEAVY, (33, "A"), (50, "K")), LIGHT),
+        (HEAVY, exchanged(LIGHT, (32, "Y"))),
+        (exchanged(HEAVY, (33, "A")), exchanged(LIGHT, (32, "Y"))),
+        (HEAVY, LIGHT),
+    ]
+    parent = f"{HEAVY}|{LIGHT}"
+    assert variants(table, parent=parent, antigen=RBD) == expected
+    notes = read_sequences(table, parent=parent, antigen=RBD).notes
+    assert sum("before ':' are of the heavy chain" in note for note in notes) == 1
+    # both may be of one chain
+    assert "names no chain" in refusal([f"{first}:{light}", "WT"], parent=parent)
+    assert "has 3 parts" in refusal([f"{first}:WT", f"{first}:{light}:WT"], parent=parent)
+    # of antigens, nothing is guessed
+    columns = {"antigen_mutations": "mutant"}
+    of_antigen = f"{named(RBD, 5, 'A')}:WT"
+    assert "not understood" in refusal([of_antigen], parent=parent, columns=columns)
+
+
 @pytest.mark.parametrize("text", ["Ser52aThr", "p.Ser52AThr", "S52Athr", "H:S52aT"])
 def test_positions_with_letters_are_understood_beside_codes_of_three_letters(text):
     (mutation,) = read_mutations(text)
@@ -250,7 +275,9 @@ def test_every_wild_type_residue_is_checked_and_bad_rows_are_listed():
 
 def test_the_numbers_that_fit_are_proposed():
     kabat = [f"H:{m}" for m in KABAT]
-    assert "7 of 7 variants fit --numbering kabat" in refusal(kabat, parent=f"{HEAVY}|{LIGHT}")
+    text = refusal(kabat, parent=f"{HEAVY}|{LIGHT}")
+    assert text.endswith("\n  7 of 7 variants fit --numbering kabat or --numbering chothia.")
+    assert text.count("7 of 7 variants") == 1
     shifted = [f"{HEAVY[at]}{at}A" for at in (3, 10, 20, 30, 50)]  # from 0, as Python counts
     assert "5 of 5 variants fit --first-residue 0" in refusal(shifted, parent=f"{HEAVY}|")
     for first in (1, 331):

@@ -26,8 +26,9 @@ from abag import (
     open_store,
 )
 from abag.embed.tables.columns import column_option
+from abag.embed.tables.pairs import Sequences
 from abag.head.labels.features import FeatureColumns, NumberColumn
-from abag.head.predictor.predictor import Sequences, VectorSpec, ViewSpec
+from abag.head.predictor.predictor import VectorSpec, ViewSpec
 from abag.sklearn import AffinityRegressor, PairVectorizer, pair_groups
 
 ONLY_ANTIBODIES = {"antibody_encoder": "composition", "no_antigen": True}
@@ -270,12 +271,18 @@ def test_an_antigen_that_is_given_is_refused(folder, frame, tmp_path):
 @pytest.mark.ci
 def test_a_run_with_antigens_still_needs_them(frame, tmp_path):
     frame["antigen"] = "MKTIIALSYIFCLVFADYKDDDDK"
+    frame.loc[0, "antigen"] = "MKTIIALSYIFCLVFADYKDDDDA"  # of two, none is taken
     abag.embed_table(frame, tmp_path / "store", **COMPOSITION)
     abag.fit(frame, tmp_path / "store", tmp_path / "run", report=False, head="ridge")
     with pytest.raises(ColumnError, match="no column for antigen"):
         abag.predict(frame[["heavy"]], tmp_path / "run", tmp_path / "p.csv")
     with pytest.raises(PredictionError, match="trained with antigens"):
         abag.predict(frame[["heavy"]], tmp_path / "run", tmp_path / "p.csv", no_antigen=True)
+    with pytest.raises(SequenceError, match="empty antigen chain"):
+        abag.load_predictor(tmp_path / "run").predict(frame["heavy"].tolist())
+    more = {"store": tmp_path / "store", "run": tmp_path / "more", "add": tmp_path / "run"}
+    with pytest.raises(PredictionError, match=r"^no_antigen: the run was trained with anti"):
+        abag.fit(frame, **more, no_antigen=True)
 
 
 def test_evaluate_reads_a_table_of_antibodies_alone(folder, frame):

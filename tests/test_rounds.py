@@ -235,10 +235,11 @@ def test_what_was_expected_is_of_the_pairs_that_came_back(case, tmp_path):
 
 
 @pytest.mark.ci
-def test_replicates_of_an_order_are_one_measurement_of_what_was_expected(case, tmp_path):
+@pytest.mark.parametrize("written", [{}, {"sep": ";", "decimal": ","}], ids=["", "german"])
+def test_replicates_of_an_order_are_one_measurement_of_what_was_expected(case, tmp_path, written):
     order = measured(case)
     shifted = order.assign(**{"our result": order["our result"] * 1.5})
-    pd.concat([order, shifted]).to_csv(tmp_path / "twice.csv", index=False)
+    pd.concat([order, shifted]).to_csv(tmp_path / "twice.csv", index=False, **written)
     entry = add_round(case, tmp_path / "r2", tmp_path / "twice.csv")["rounds"][1]
     assert entry["expected_best"] == pytest.approx(order["expected_best"].max())
     pkd = 9 - np.log10(order["our result"] * np.sqrt(1.5))

@@ -73,7 +73,9 @@ def find_checkpoint(name: str, *, download: bool = True) -> EncoderCheckpoint:
         return _open_package(name, FAMILIES[alias.family])
     folder = user_path(name, "encoder")
     if folder.is_dir():
-        return _open(folder, _slug(folder.resolve().name), name)
+        # found again from another working directory, as the store of a run is
+        folder = folder.resolve()
+        return _open(folder, _slug(folder.name), str(folder))
     refuse_unknown_name(name)
     source = hub_source(name)
     reason: BaseException = Exception()
@@ -333,7 +335,7 @@ def tiny_folder(name: str) -> Path:
     return folder
 
 
-def _random_files(config: Config, seed: int, *, with_head: bool = False) -> dict[str, bytes]:
+def _random_files(config: Config, seed: int, *, with_head: bool) -> dict[str, bytes]:
     from safetensors.numpy import save
 
     family = family_of(config)

@@ -26,7 +26,9 @@ from abag.embed.encoders.family import Backend, EncoderShape, Family, LanguageHe
 from abag.embed.encoders.packing import TOKENS_VERSION, LongPolicy, TokenLayout, Vocabulary
 from abag.embed.encoders.weights import (
     EncoderCheckpoint,
+    EncoderNotFound,
     EncoderTensors,
+    read_adapter_record,
     weight_files,
     weights_digest,
     with_adapter,
@@ -94,10 +96,11 @@ def identify(
     EncoderError
         If the encoder is not available, or its files or those of the adapter cannot be used.
     """
-    checkpoint = find_checkpoint(name)
-    weights = weights_digest(checkpoint)
-    if adapter is not None:
-        checkpoint = with_adapter(checkpoint, weights, Path(adapter), kind)
+    if adapter is None:
+        checkpoint = find_checkpoint(name)
+        weights = weights_digest(checkpoint)
+    else:
+        checkpoint, weights = _find_adapted(name, kind, Path(adapter))
     family = FAMILIES[checkpoint.family]
     layout = TokenLayout(kind, vocabulary_of(checkpoint), long)
     # "error" accepts only sequences that fit into one window
@@ -116,6 +119,18 @@ def identify(
     if layout.vocabulary is not family.vocabulary:
         meaning["ids"] = layout.spans((RESIDUES,))[0].ids.tolist()
     return Identity(checkpoint, layout, _digest(meaning), meaning)
+
+
+def _find_adapted(name: str, kind: Kind, folder: Path) -> tuple[EncoderCheckpoint, str]:
+    """Return an encoder with an adapter, and the digest of its weights without it."""
+    record = read_adapter_record(folder, kind)  # before anything is downloaded
+    try:
+        checkpoint = find_checkpoint(name)
+    except EncoderNotFound as error:
+        msg = f"{error} {folder} was trained on {record['sides'][kind]['encoder']}."
+        raise EncoderNotFound(msg) from error
+    weights = weights_digest(checkpoint)
+    return with_adapter(checkpoint, weights, folder, record, kind), weights
 
 
 def _digest(meaning: Mapping[str, object]) -> str:

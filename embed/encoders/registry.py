@@ -137,11 +137,17 @@ def refuse_unknown_name(name: str) -> None:
     is_folder = name not in ALIASES and user_path(name, "encoder").is_dir()
     if name in ALIASES or is_folder or is_repository_name(hub_source(name).name):
         return
+    if name.startswith(".") or user_path(name, "encoder").is_absolute():
+        msg = (
+            f"encoder {name}: does not exist; expected a checkpoint folder, an alias such as "
+            "esm2-650m, or a hub name (owner/model)."
+        )
+        raise EncoderNotFound(msg)
     near = near_aliases(name)
     meant = f"did you mean {' or '.join(near)}" if near else f"give one of {', '.join(ALIASES)}"
     msg = (
         f"encoder {name!r}: not an alias and not an existing folder; {meant}, a hub name "
-        f"(owner/model) or a checkpoint folder{'?' if near else ''}"
+        f"(owner/model) or a checkpoint folder{'?' if near else '.'}"
     )
     raise EncoderNotFound(msg)
 

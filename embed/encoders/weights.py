@@ -20,6 +20,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -205,7 +206,7 @@ class EncoderCheckpoint:
     config: Mapping[str, Any]
     """Content of config.json."""
     origin: str
-    """Alias, hub name or path as given; for display only."""
+    """Alias, hub name or absolute path, by which it is found again."""
     random: bool = False
     """Whether the weights are random, so that the vectors carry no biology."""
     adapter: Adapter | None = None
@@ -451,7 +452,11 @@ def _file_identity(path: Path) -> bytes:
 
 
 def with_adapter(
-    checkpoint: EncoderCheckpoint, weights: str, folder: Path, kind: Kind
+    checkpoint: EncoderCheckpoint,
+    weights: str,
+    folder: Path,
+    record: Mapping[str, Any],
+    kind: Kind,
 ) -> EncoderCheckpoint:
     """Return a checkpoint that merges an adapter into its weights when it is loaded.
 
@@ -462,30 +467,24 @@ def with_adapter(
         Digest of the checkpoint's weights, from `weights_digest`.
     folder : path
         The folder of the adapter.
+    record : mapping
+        From `read_adapter_record`.
     kind : {"antibody", "antigen"}
         The kind of sequence that the encoder is for.
 
     Raises
     ------
     EncoderError
-        If the adapter is not finished, or was trained for another kind or on other weights.
+        If the adapter was trained on other weights.
     DamagedFile
         If its files are incomplete, or not those that were written.
     """
-    record = _read_adapter_record(folder)
-    sides = record["sides"]
-    if kind not in sides:
-        msg = (
-            f"{folder}: adapts {' and '.join(sides)}, not {kind}; expected an adapter of "
-            f"{kind} encoders. Omit --{kind}-adapter, or train one with --sides {kind}."
-        )
-        raise EncoderError(msg)
-    trained = sides[kind]
+    trained = record["sides"][kind]
     if trained["weights"] != weights:
         msg = (
             f"{folder}: trained on {trained['encoder']} with weights {trained['weights']}; "
-            f"{checkpoint.name} has weights {weights or 'none'}. "
-            f"Give --{kind}-encoder {trained['encoder']}, or an adapter of {checkpoint.name}."
+            f"{checkpoint.name} has weights {weights or 'none'}. Give --{kind}-encoder "
+            f"{shlex.quote(trained['encoder'])}, or an adapter of {checkpoint.name}."
         )
         raise EncoderError(msg)
     files = read_adapter_files(folder, kind)
@@ -545,7 +544,16 @@ def copy_adapter(adapter: Adapter, folder: EncoderFolder) -> None:
     write_adapter_files(folder.path, copies)
 
 
-def _read_adapter_record(folder: Path) -> dict[str, Any]:
+def read_adapter_record(folder: Path, kind: Kind) -> dict[str, Any]:
+    """Read what an adapter of encoders of one kind is and was trained on, from adapter.json.
+
+    Raises
+    ------
+    EncoderError
+        If the adapter is not finished, or was trained for another kind.
+    DamagedFile
+        If adapter.json lacks what is needed.
+    """
     path = folder / ADAPTER_FILE
     try:
         record = json.loads(read_inside(folder, ADAPTER_FILE))
@@ -569,4 +577,10 @@ def _read_adapter_record(folder: Path) -> dict[str, Any]:
     if len(texts) == 1 or not all(isinstance(text, str) for text in texts):
         msg = f"{path}: lacks the name or the digests of an adapter. Copy the whole folder again."
         raise DamagedFile(msg)
+    if kind not in sides:
+        msg = (
+            f"{folder}: adapts {' and '.join(sides)}, not {kind}; expected an adapter of "
+            f"{kind} encoders. Omit --{kind}-adapter, or train one with --sides {kind}."
+        )
+        raise EncoderError(msg)
     return record

@@ -13,6 +13,7 @@ import errno
 import hashlib
 import json
 import math
+import ntpath
 import os
 import re
 import time
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from io import FileIO
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, NotRequired, TypedDict, TypeVar, cast
 from uuid import uuid4
 
@@ -575,9 +576,9 @@ def why_adapter_lacks(path: Path, info: Mapping[str, Any]) -> str:
 
 def public_origin(origin: str) -> str:
     """Return where an encoder is from: its alias or hub name, or the last part of its folder."""
-    # the name of a model on the hub has one slash; a folder may be called so, too
-    is_folder = origin.startswith((".", "~", "/")) or origin.count("/") > 1 or Path(origin).is_dir()
-    return Path(origin).resolve().name if is_folder else origin
+    # the name of a model on the hub has one slash
+    is_folder = origin.startswith((".", "~", "/")) or origin.count("/") > 1 or ntpath.isabs(origin)
+    return PureWindowsPath(origin).name if is_folder else origin
 
 
 def public_adapter_files(where: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -603,7 +604,8 @@ def _public(where: Path, name: str, content: bytes) -> bytes:
         if public_origin(origin) != origin:
             msg = (
                 f"{where}: {name} names the folder {origin}, which the adapter's digest covers; "
-                "expected an encoder of the hub. Adapt one from the hub, or share without adapter."
+                "expected its last part alone, as abag adapt writes it. Adapt again, or share "
+                "without the adapter."
             )
             raise OutputError(msg)
     return content

@@ -582,7 +582,7 @@ def as_store(store: Store | Path | str | None) -> Store:
     return store if isinstance(store, Store) else open_store(store)
 
 
-def open_as(store_class: type[S], path: Path | str, *, create: bool = False) -> S:
+def open_as(store_class: type[S], path: Path | str, *, create: bool) -> S:
     """Open a store as `open_store` does, as an object of this class."""
     path = user_path(path, "store")
     is_new = retrying(path, partial(_is_to_be_created, path, create=create))
@@ -666,7 +666,7 @@ def _matches(folder: EncoderFolder, encoder: str) -> bool:
     if not folder.info.get("adapter"):  # which was made of an encoder with the same origin
         origin = str(folder.info.get("origin", folder.name))
         names += [origin, origin.partition("@")[0]]
-    if Path(encoder) in map(Path, names):
+    if {Path(encoder), Path(encoder).expanduser().resolve()} & {*map(Path, names)}:
         return True
     return len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
 

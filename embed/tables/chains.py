@@ -371,8 +371,10 @@ _THREE_LETTERS = re.compile(
     re.IGNORECASE,
 )
 """Residues by codes of three letters, of which each letter would be read as a residue."""
-_NUCLEOTIDES = re.compile(r"[ACGTUN|:\s]{30,}", re.IGNORECASE)
-"""Shorter texts of these letters may be peptides."""
+_NUCLEOTIDES = re.compile(r"[ACGTURYSWKMBDHVN|:\s]{18,}", re.IGNORECASE)
+"""Bases, and letters for one of several. Shorter texts of these letters may be peptides."""
+_SURE_BASES = 0.8
+"""Least share of A, C, G, T and U in nucleotides, of which primers are the least sure."""
 _CODONS = map("".join, product("TCAG", repeat=3))
 _RESIDUE_OF_CODON = dict(
     zip(_CODONS, "FFLLSSSSYY**CC*WLLLLPPPPHHQQRRRRIIIMTTTTNNKKSSRRVVVVAAAADDEEGGGG", strict=True)
@@ -429,8 +431,10 @@ def are_nucleotides(text: str) -> bool:
     """Tell whether a text is DNA or RNA; repeats of a few of its letters may be proteins."""
     if _NUCLEOTIDES.fullmatch(text) is None:
         return False
-    letters = set(text.upper())
-    return letters >= set("ACGT") or letters >= set("ACGU")
+    letters = re.sub(r"[N|:\s]", "", text.upper())
+    sure = sum(map(letters.count, "ACGTU"))
+    has_all = {*letters} >= {*"ACGT"} or {*letters} >= {*"ACGU"}
+    return has_all and sure >= _SURE_BASES * len(letters)
 
 
 def translated(nucleotides: str) -> str:

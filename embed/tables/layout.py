@@ -42,14 +42,16 @@ from abag.embed.tables.chains import (
     parse_antibody,
 )
 from abag.embed.tables.chains import antigen as antigen_chains
-from abag.embed.tables.columns import LONGEST_NAME, ROLES, MissingColumn, find_columns
+from abag.embed.tables.columns import LONGEST_NAME, ROLES, UNNAMED, MissingColumn, find_columns
 from abag.embed.tables.content import (
     SHORT,
+    antigen_candidates,
     are_peptides,
     distinct_texts,
     drop_unused_roles,
     holds_sequences,
     refuse_exchanged,
+    refuse_other_header,
     with_content,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
@@ -92,7 +94,8 @@ class LayoutRecord:
 
     columns: tuple[RecordedColumn, ...] = ()
     antigen: str = ""
-    """Of all rows; empty: the table has antigens. `abag share` leaves it out with the sequences."""
+    """Of all rows, or before its mutations; empty: there are several. `abag share` leaves it out
+    with the sequences."""
     antibody_region: AntibodyRegion = "as-given"
     bad_rows: BadRows = "error"
     chains: ChainPlaces = "as-given"
@@ -120,6 +123,11 @@ class LayoutRecord:
                 yield RecordedColumn(role=role, name=given[role], given=True)
             elif role in found:
                 yield RecordedColumn(role=role, name=found[role], given=False)
+
+    @property
+    def has_antigens(self) -> bool:
+        """Whether a column of the table had the antigen, which no option gave."""
+        return any(column.role == "antigen" for column in self.columns)
 
     def named(self) -> dict[str, str]:
         """Return the columns by role that the user named, without those of labels."""
@@ -403,6 +411,8 @@ def _open_file(
             chosen[role] = column
     options = replace(options, columns=chosen)
     top = replace(first.with_roles(chosen), source=name or first.source)
+    if any(map(UNNAMED.fullmatch, top.names)):  # whose names may be in the second line
+        refuse_other_header(top)
     for role, used in of_run.items():
         instead = top.columns.get(role)
         if used and used not in present and instead is not None:
@@ -544,8 +554,11 @@ def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
         return options
     column = top.columns.get("antigen")
     if column is not None and holds_sequences(top, column):
-        say(f"{top.source}: antigens are those of column {column!r}, not that of the run")
+        if not remembered.has_antigens:
+            say(f"{top.source}: antigens are those of column {column!r}, not that of the run")
         return options
+    if remembered.has_antigens and (column is not None or antigen_candidates(top)):
+        return options  # which may be another antigen
     say(f"{top.source}: the antigen of the run is taken for all rows")
     completed = _with_mutations(top, options, remembered, "antigen_mutations")
     return replace(completed, antigen=remembered.antigen)

@@ -44,6 +44,8 @@ from abag.embed.tables.table import Table
 ChainId: TypeAlias = str
 """``H`` or ``L`` of an antibody, another letter as in a PDB file, or empty."""
 
+IN_ORDER: ChainId = "HL"
+"""Of a column with the mutations of both chains in one cell, A50G:WT, instead of one `ChainId`."""
 PARENT_WORDS = frozenset(
     "- = _ wt _wt _sy wildtype wild parent parental none reference p.= p.(=)".split()
 )
@@ -324,15 +326,21 @@ def mutate(parent: str, text: str, rules: MutationRules) -> str:
 def of_chain(text: str, chain: ChainId) -> str:
     """Return a cell of a column for one chain with the name of this chain; empty for the parent.
 
-    A column without a chain names it in its cells, which stay.
+    A column without a chain names it in its cells, which stay; `IN_ORDER` names both.
 
     Raises
     ------
     BadMutation
         If a part of the text is not understood, or names another chain.
     """
-    if not chain:
+    if not chain or (chain == IN_ORDER and ":" not in text):
         return text
+    if chain == IN_ORDER:
+        parts = text.split(":")
+        if len(parts) != len(IN_ORDER):
+            msg = f"{quoted(text)} has {len(parts)} parts; expected two chains, as in A50G:WT"
+            raise BadMutation(msg)
+        return "; ".join(filter(None, map(of_chain, parts, IN_ORDER)))
     mutations = read_mutations(text)
     for mutation in mutations:
         if mutation.chain not in ("", chain):
@@ -656,9 +664,26 @@ def holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> bool
 def _read(cell: str) -> tuple[Mutation, ...]:
     """Return the mutations in a cell, none if it is not understood."""
     try:
-        return read_mutations(cell)
+        parts = _in_order(cell) or [cell]
+        return tuple(mutation for part in parts for mutation in read_mutations(part))
     except BadMutation:
         return ()
+
+
+def _in_order(cell: str) -> list[str]:
+    """Return the parts of A50G:WT, of which one is the parent's; none of other cells."""
+    parts = cell.split(":")
+    are_parents = [bool(part.strip()) and means_parent(part) for part in parts]
+    return parts if sorted(are_parents) == [False, True] else []
+
+
+def are_in_order(table: Table, name: str) -> bool:
+    """Tell whether the cells of a column have the mutations of heavy and light chains in order.
+
+    A50G:S52T alone does not say so: both may be of one chain.
+    """
+    cells = map(str, table.distinct_cells(name))
+    return any(_in_order(cell) and _read(cell) for cell in cells)
 
 
 def without_wild(table: Table, name: str) -> list[str]:

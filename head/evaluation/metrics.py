@@ -414,7 +414,7 @@ def calibration_slope(pkd: Floats, predicted: Floats, weight: Floats | None = No
 
 
 def beyond_bound(
-    pkd: Floats, predicted: Floats, censored: NDArray[np.int8], weight: Floats | None = None
+    pkd: Floats, predicted: Floats, censored: NDArray[np.int8], weight: Floats | None
 ) -> float | None:
     """Compute the share of censored rows, (N,) each, whose prediction is not within its bound."""
     wrong = censored * (predicted - pkd) < 0
@@ -446,7 +446,7 @@ def top_enrichment(pkd: Floats, predicted: Floats, weight: Floats | None = None)
 
 
 def _recall(
-    pkd: Floats, predicted: Floats, threshold: float, weight: Floats | None = None
+    pkd: Floats, predicted: Floats, threshold: float, weight: Floats | None
 ) -> float | None:
     strong = pkd >= threshold
     of_strong = None if weight is None else weight[strong]

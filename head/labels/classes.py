@@ -27,7 +27,7 @@ from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
-    from abag.core.arrays import Floats
+    from abag.core.arrays import Bools, Floats
     from abag.embed.tables.table import Table
     from abag.head.labels.options import Better, Label, LabelOptions
 
@@ -68,6 +68,8 @@ _NEGATIONS = re.compile(
     rf"|\b(?:non|un|in)(?={_PARTS})|\s+(?:loss|negative)\b"
 )
 """Words and syllables with which such a name says that something is not so."""
+_IS_BOUND = re.compile("(is)?(bind(er|s|ing)?|bound)(class|call|label|status|result|detected)?")
+"""Names, without signs, of columns that say whether a pair binds, and nothing else."""
 _UNWANTED = re.compile("escap|resistan|autoreactiv|selfreactiv|offtarget")
 """Parts of the names of what is not wanted."""
 _NAMES = frozenset("label labels class target outcome y response binary isbinder call".split())
@@ -111,6 +113,17 @@ def _spelled_values(cells: pd.Series) -> dict[str, int]:
 def says_yes_or_no(word: str) -> bool:
     """Tell whether a spelled cell is a word for yes or no, or 0 or 1."""
     return _plain(word) in _NO | _YES
+
+
+def says_no(cells: pd.Series) -> Bools:
+    """Tell which cells, of R, are a word for no, or 0."""
+    words = cells.astype(object).map(spelled)
+    return words.map(lambda word: _plain(word) in _NO).to_numpy(bool)
+
+
+def says_whether_bound(name: str) -> bool:
+    """Tell whether the name of a column asks no more than whether a pair binds."""
+    return _IS_BOUND.fullmatch("".join(_name_words(name))) is not None
 
 
 def class_words(values: Iterable[str]) -> tuple[str, str] | None:

@@ -371,11 +371,22 @@ class Columns:
 
     @cached_property
     def states_unit(self) -> bool:
-        """Whether the name of a column states a unit, and more than the unit."""
-        headers = [column.header for column in self.free]
-        return any(
-            header.of_alphaseq or (header.units and not header.unit_alone) for header in headers
-        )
+        """Whether the name of a column of measurements states a unit, and more than the unit."""
+        headers = [column.header for column in self.free if self._has_unit(column)]
+        is_stated = any(not (header.unit_alone or header.predicted) for header in headers)
+        return is_stated or any(column.header.of_alphaseq for column in self.free)
+
+    def _has_unit(self, column: Column) -> bool:
+        """Tell whether a name has a unit; an energy has none beside measurements without one."""
+        if column.header.implies_unit:
+            return not self._without_unit
+        return bool(column.header.units)
+
+    @cached_property
+    def _without_unit(self) -> list[Column]:
+        """Those of numbers that are named like a Kd or IC50, in a unit that is not named."""
+        named = [x for x in self.free if x.header.sure and x.header.affinity]
+        return [x for x in named if not x.header.units and x.holds_numbers]
 
     def _find_same(self, quantity: Quantity) -> str:
         """Return the only column with the name of a quantity, that of a run, or its classes."""
@@ -493,7 +504,7 @@ class Columns:
         stated = []
         for column in self.free:
             header = column.header
-            if header.sure and header.units and (label is None or label in header.units):
+            if header.sure and (self._has_unit(column) if label is None else label in header.units):
                 stated.append(column)
         first = min((column.header.order for column in stated), default=0)
         best = _names(_without_copies([c for c in stated if c.header.order == first]))

@@ -31,6 +31,7 @@ from abag.embed.tables.columns import quote_names, quote_some
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, SkippedRows, describe_rows, read_pairs
 from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts
+from abag.head.labels.classes import holds_classes, says_no, says_whether_bound
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
@@ -49,8 +50,16 @@ from abag.head.labels.features import (
     units_in_cell,
     words_as_codes,
 )
-from abag.head.labels.headers import PKD, Quantity, outside, to_pkd
-from abag.head.labels.options import FLOOR_SHARE, BesideRole, Floor, Label, LabelOptions, Replicates
+from abag.head.labels.headers import Quantity, outside, to_pkd
+from abag.head.labels.options import (
+    FLOOR_SHARE,
+    UNITS,
+    BesideRole,
+    Floor,
+    Label,
+    LabelOptions,
+    Replicates,
+)
 from abag.head.labels.values import (
     Affinities,
     LabelTrust,
@@ -269,6 +278,7 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
                 f"Column {other!r}, read as {other_unit}, ranks the rows the other way round than "
                 f"{column!r}, read as {unit}."
             )
+        problems += _labels_without_binding(table, affinities)
         if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
             number = int(impossible.sum())
             is_one = number == 1
@@ -286,6 +296,28 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
         quantity=affinities.quantity,
         no_binding_pkd=affinities.floor,
     )
+
+
+def _labels_without_binding(table: SequenceTable, affinities: Affinities) -> Iterator[str]:
+    """Say where a column of yes and no says that pairs do not bind whose labels are no bounds."""
+    if table.has("censored"):
+        return
+    is_exact = np.isfinite(affinities.pkd) & (affinities.side == 0)
+    for name in table.names:
+        if name == affinities.column or not says_whether_bound(name):
+            continue
+        if not holds_classes(table, name):
+            continue
+        rows = np.flatnonzero(is_exact & says_no(table.frame[name]))
+        if len(rows):
+            first = rows[0]
+            raw = f"{affinities.raw[first]:g}"
+            sign = ">" if UNITS[affinities.unit].stronger == "lower" else "<"
+            yield (
+                f"Column {name!r} says of {counted(len(rows), 'row')} with exact labels that the "
+                f"pair does not bind, such as row {table.row_name(first)} with {raw}: if that is a "
+                f"limit of the assay, write {sign}{raw}."
+            )
 
 
 def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[str, Label]]:
@@ -805,7 +837,7 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
     raise NothingToLearn(msg)
 
 
-def describe_columns(table: SequenceTable, quantity: Quantity = PKD) -> str:
+def describe_columns(table: SequenceTable, quantity: Quantity) -> str:
     """List the columns that play a role, those beside labels and sequences, and the others."""
     named = {column.name: column.role for column in columns_beside(table)}
     labels = {role: name for role, name in table.columns.items() if role not in OF_PREDICTIONS}

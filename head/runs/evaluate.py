@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
@@ -89,10 +90,8 @@ NOTICEABLE = 0.01
 """Share of the spread of the labels below which a mean error is not worth a line."""
 LEAST_SHIFT = 1 / 3
 """Mean error, relative to the RMSE, from which it is worth to take it off."""
-MOST_STEPS = 50
-"""Of Newton's method."""
 CLOSE = 1e-6
-"""Step in sigmas at which it ends."""
+"""Error of a mean error, in sigmas."""
 PAIRS_OF_BATCH = 10
 """Measured pairs of another batch that tell its level well enough."""
 
@@ -604,7 +603,7 @@ def errors_with_bounds(
     Parameters
     ----------
     error : Floats, shape=(R,)
-        Prediction minus label or bound.
+        Prediction minus label or bound, of which one label at least.
     censored : ndarray, shape=(R,), dtype=int8
         -1 if the label is below its bound, 1 if above, 0 if exact.
     sigma : Floats, shape=(R,)
@@ -614,17 +613,25 @@ def errors_with_bounds(
     if not censored.any():
         return error
     typical = float(np.sqrt(np.average(np.square(sigma), weights=weight)))
-    mean = 0.0
-    for _ in range(MOST_STEPS):
+
+    def expected_errors(mean: float) -> tuple[Floats, Floats]:
         # of labels relative to their predictions, bounds are at -error
         expected, variance = expected_labels(-error, censored, np.full(len(error), -mean), typical)
-        away = -expected - mean
-        told = float(np.average(1 - variance / typical**2, weights=weight))
-        step = float(np.average(away, weights=weight)) / told
-        mean += step
-        if abs(step) < CLOSE * typical:
-            break
-    return np.asarray(mean + away / told)
+        return -expected, variance
+
+    def slope(mean: float) -> float:
+        return float(np.average(expected_errors(mean)[0], weights=weight)) - mean
+
+    # the slope of the log-likelihood falls with the mean, and labels let it change its sign
+    low = high = 0.0
+    while slope(low) < 0:
+        low = 2 * low - typical
+    while slope(high) > 0:
+        high = 2 * high + typical
+    mean = brentq(slope, low, high, xtol=CLOSE * typical)
+    errors, variance = expected_errors(mean)
+    told = float(np.average(1 - variance / typical**2, weights=weight))
+    return np.asarray(mean + (errors - mean) / told)
 
 
 def _groups_of_regimes(

@@ -21,6 +21,7 @@ from abag.core.files import (
     sweep_partials,
     why_unreadable,
     write_json,
+    write_text,
 )
 from abag.core.messages import align, counted, first_line, say
 from abag.core.options import schema, why_mistyped
@@ -122,6 +123,14 @@ def training_logs(run: Path) -> list[Path]:
     """Return the logs of the trainings of an unfinished run's folds."""
     folder = run / "checkpoints"
     return [*folder.glob("log.jsonl"), *sorted(folder.glob("stack-*/log.jsonl"))]
+
+
+def join_logs(run: Path) -> None:
+    """Write the logs of the trainings of all folds to one file."""
+    logs = training_logs(run)
+    if logs:  # a head in closed form has none
+        text = "".join(log.read_text(encoding="utf-8") for log in logs)
+        write_text(run / "metrics.jsonl", text)
 
 
 def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
