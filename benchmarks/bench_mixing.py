@@ -50,12 +50,13 @@ TABLES = {
 def draw(folder, name, size, seed):
     """Return training and held-out rows of a table; for complexes, also those of new antigens.
 
-    Of `yes_her2` and `yes_rbd`, 1 % are yes, the others no, as in `bench_binary.py`.
+    Of `her2 0.01` and the like, this share are yes, the others no, as in `bench_binary.py`.
     """
-    if name.startswith("yes_"):
+    if " 0." in name:
         from bench_binary import draws
 
-        [drawn] = draws(folder, name.removeprefix("yes_"), [(size, 0.01)], [seed])
+        table, share = name.split()
+        [drawn] = draws(folder, table, [(size, float(share))], [seed])
         frame = drawn.bare.drop(columns=[drawn.label]).assign(binder=drawn.y)
         return frame.iloc[drawn.kept], frame.iloc[drawn.held_out]
     rng = np.random.default_rng([size, seed])

@@ -395,15 +395,13 @@ def judge(out, without=()):
     print("CPU seconds of trees over those of the rest of the command, %")
     print((100 * pd.DataFrame(shares).groupby("size").mean()).round(1).to_string())
     for what in ("stack", *options, "chosen", "chosen at random"):
-        if what in frame:
-            ratio = (frame[what] / frame["best peer"]).dropna()
-            print(f"{what}: {ratio.mean():.3f} of the best regressor, above 1.1 in "
-                  f"{(ratio > 1.1).sum()} of {len(ratio)}")  # fmt: skip
-    worst = (
-        frame.assign(ratio=frame[f"+ {BUILT_IN}"] / frame["best peer"])
-        .sort_values("ratio")
-        .tail(12)
-    )
+        for other in ("best peer", "chosen"):
+            if what in frame and other in frame and what != other:
+                ratio = (frame[what] / frame[other]).dropna()
+                print(f"{what}: {ratio.mean():.3f} of {other}, above 1.1 in {(ratio > 1.1).sum()} "
+                      f"of {len(ratio)}, largest {ratio.max():.2f}")  # fmt: skip
+    frame["ratio"] = frame[f"+ {BUILT_IN}"] / frame["best peer"]
+    worst = frame.sort_values("ratio").tail(12)
     print(worst.round(3).to_string())
     return frame
 
