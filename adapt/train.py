@@ -25,6 +25,7 @@ from abag.core.arrays import Ints, distinct
 from abag.core.device import DevicePlan, plan_device
 from abag.core.errors import DamagedFile, OptionError, SplitError, TrainingError
 from abag.core.files import (
+    check_same,
     is_begun,
     json_text,
     make_folder,
@@ -51,7 +52,6 @@ from abag.embed.store.shard import (
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
-from abag.head.models.config import check_same
 from abag.head.models.network import one_sided_errors
 from abag.head.models.probit import latent_pairs
 from abag.head.regimes.splits import (
@@ -567,7 +567,7 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     for kind in KINDS:  # a folder may be given by another path
         if before.get(f"{kind}_fingerprint") == record[f"{kind}_fingerprint"]:
             may_change |= {f"{kind}_encoder"}
-    check_same(out, before, record, may_change=may_change, option="--out")
+    check_same(out, before, record, may_change, "--out")
     if not (out / ADAPTER_FILE).exists():
         return None
     written = read_json(out / ADAPTER_FILE)

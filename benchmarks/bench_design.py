@@ -42,8 +42,8 @@ from abag.head.labels.labelled_pairs import LabelledPairs, read_labelled_pairs
 from abag.head.labels.options import LabelOptions
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
-from abag.head.models.ridge import fit_sigma
 from abag.head.predictor.parts import inner_folds
+from abag.head.predictor.weigh import fit_sigma
 from abag.head.regimes.relations import antibody_clusters
 
 CORRELATIONS = (0.0, 0.25, 0.5, 0.75, 0.9)

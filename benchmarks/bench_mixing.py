@@ -48,7 +48,17 @@ TABLES = {
 
 
 def draw(folder, name, size, seed):
-    """Return training and held-out rows of a table; for complexes, also those of new antigens."""
+    """Return training and held-out rows of a table; for complexes, also those of new antigens.
+
+    Of `her2 0.01` and the like, this share are yes, the others no, as in `bench_binary.py`.
+    """
+    if " 0." in name:
+        from bench_binary import draws
+
+        table, share = name.split()
+        [drawn] = draws(folder, table, [(size, float(share))], [seed])
+        frame = drawn.bare.drop(columns=[drawn.label]).assign(binder=drawn.y)
+        return frame.iloc[drawn.kept], frame.iloc[drawn.held_out]
     rng = np.random.default_rng([size, seed])
     if name in ("additive", "epistatic"):
         from bench_batches import planted_library
@@ -80,9 +90,11 @@ def collect(folder, out, name, size, seed):
     from abag.core.messages import reporting
     from abag.embed.embed import embed_table
     from abag.embed.store.store import open_store
+    from abag.embed.tables.pairs import Sequences
     from abag.head import fit as fitting
     from abag.head.predictor import weigh as weighing
-    from abag.head.predictor.predictor import Scorer, Sequences
+    from abag.head.predictor.predictor import Scorer
+    from abag.head.regimes.splits import learned_rows
 
     torch.set_num_threads(1)
     found = {}
@@ -94,18 +106,29 @@ def collect(folder, out, name, size, seed):
     def weigh_and_keep(pairs, measured, folds):
         asked.clear()
         weighed = weigh(pairs, measured, folds)
-        error_RK, group, _ = asked[0]
+        group = weighed.group
         regime = measured.regime.name
-        found[f"{regime}:errors"] = error_RK
+        parts_KR = [
+            weighed.tested.take([f.predicted[name] for f in folds]) for name in folds[0].parts
+        ]
+        found[f"{regime}:parts"] = np.stack(parts_KR, axis=1)
+        found[f"{regime}:truth"] = weighed.tested.pkd
+        if not pairs.quantity.classes:  # those of classes follow from the link of their mixture
+            found[f"{regime}:errors"] = asked[0][0]
         found[f"{regime}:fold"] = weighed.tested.fold
         found[f"{regime}:groups"] = np.unique(group, return_inverse=True)[1]
+        found[f"{regime}:pair"] = weighed.tested.rows
+        found[f"{regime}:learned"] = np.stack(
+            [np.isin(np.arange(len(pairs)), learned_rows(split)) for split in measured.splits]
+        )
+        kept["pairs"] = pairs
         found["parts"] = np.array(folds[0].parts)
         found["mean"] = np.array(folds[0].parts.index("train_mean"))
         return weighed
 
-    def stack_and_keep(*arguments):
+    def stack_and_keep(*arguments, **options):
         asked.append(arguments)
-        return stack_weights(*arguments)
+        return stack_weights(*arguments, **options)
 
     def fit_all_parts(trainings, split, rows, names, work=None):
         kept["needed"] = names
@@ -125,7 +148,9 @@ def collect(folder, out, name, size, seed):
         train.to_csv(at / "train.csv", index=False)
         held_out.to_csv(at / "new.csv", index=False)
         embed_table([at / "train.csv", at / "new.csv"], at / "store", **plain)
-        fitting.fit(at / "train.csv", at / "store", at / "run")
+        label = "pKd" if "pKd" in train else "binder"
+        options = {} if label == "pKd" else {"epochs": 10}
+        fitting.fit(at / "train.csv", at / "store", at / "run", **options)
         from abag.embed.tables.options import TableOptions
         from abag.embed.tables.pairs import read_pairs
 
@@ -139,8 +164,12 @@ def collect(folder, out, name, size, seed):
         _, regimes, vectors = scorer.score(*(side.of_row for side in sides))
         parts = kept["predictor"].parts
         predicted = parts.predict(vectors, parts.models)
+    labelled = kept["pairs"]
+    found["pairs:row"] = labelled.table.positions[labelled.row]
+    found["pairs:truth"] = labelled.pkd
+    found["test:row"] = pairs.positions
     found["test:regime"] = np.array(regimes.used, dtype=str)
-    found["test:truth"] = held_out["pKd"].to_numpy(float)[pairs.positions]
+    found["test:truth"] = held_out[label].to_numpy(float)[pairs.positions]
     found["test:predicted"] = np.stack([predicted[str(part)] for part in found["parts"]], axis=1)
     np.savez(out / f"{name}-{size}-{seed}.npz", **found)
     return name, size, seed

@@ -62,18 +62,20 @@ def read(path, names, label, log):
     return frame[usable].reset_index(drop=True), np.log10(value) if log else value
 
 
-def peers(x_ND, y, kept, held_out):
+def peers(x_ND, y, kept, held_out, *, trees=500, restarts=1):
     """Return the predictions of each regressor for the held-out rows, by name."""
     mean, spread = y[kept].mean(), y[kept].std() or 1.0
     z = (y[kept] - mean) / spread
     models = {
         "ridge": RidgeCV(np.logspace(-2, 4, 19)),
-        "forest": RandomForestRegressor(500, min_samples_leaf=2, random_state=0),
+        "forest": RandomForestRegressor(trees, min_samples_leaf=2, random_state=0),
     }
     if len(kept) <= MOST_OF_PROCESS:
         width = float(np.sqrt(2 * x_ND[kept].var(axis=0).sum()))
         kernel = ConstantKernel(1.0) * RBF(width) + WhiteKernel(0.5)
-        models["process"] = GaussianProcessRegressor(kernel, n_restarts_optimizer=1, random_state=0)
+        models["process"] = GaussianProcessRegressor(
+            kernel, n_restarts_optimizer=restarts, random_state=0
+        )
     found = {"mean": np.full(len(held_out), mean)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

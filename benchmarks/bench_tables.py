@@ -6,7 +6,8 @@ Each table is a folder of Parquet files with a new antibody in every row. A chil
 --gib GiB of address space reads it, finds the distinct sequences and what the empty store lacks, and
 iterates over all of it like the encoders, without encoding. Another one only reads: from the file to
 the distinct sequences in parts. To measure another checkout, link it as `abag` in a folder and give
-that folder as PYTHONPATH.
+that folder as PYTHONPATH. With --excel FILE, the CPU seconds that openpyxl, pandas and abag take to read
+an Excel file are printed, and nothing else is done.
 """
 
 from __future__ import annotations
@@ -112,6 +113,25 @@ def read(table):
     print(json.dumps({"read_cpu_s": time.process_time() - start_s, "read_peak_mib": peak_mib()}))
 
 
+def read_excel(path):
+    """Print the CPU seconds of an Excel file: iterating over its rows, in pandas and in abag."""
+    import openpyxl
+
+    from abag.embed.tables.pairs import read_pairs
+
+    def iterate(path):
+        (sheet,) = openpyxl.load_workbook(path, read_only=True).worksheets
+        for _ in sheet.iter_rows(values_only=True):
+            pass
+
+    found = {}
+    for name, function in (("openpyxl", iterate), ("pandas", pd.read_excel), ("abag", read_pairs)):
+        start_s = time.process_time()
+        function(path)
+        found[f"{name}_cpu_s"] = round(time.process_time() - start_s, 2)
+    print(json.dumps(found))
+
+
 def draw(rows, path):
     """Draw time and memory by rows."""
     import matplotlib as mpl
@@ -130,14 +150,18 @@ def draw(rows, path):
 def main(argv=None):
     """Time the reading of large tables, and write a report and a picture."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required="--excel" not in (argv or sys.argv))
     parser.add_argument("--rows", default="3e5,1e6,1e7")
     parser.add_argument("--gib", type=float, default=4)
     parser.add_argument("--scratch", type=Path, help="Keep the tables here; 10^7 rows take 6 GB.")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--excel", type=Path, help="Read this file only.")
     parser.add_argument("--walk", nargs=2, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    if args.excel:
+        read_excel(args.excel)
+        return
     if args.walk:
         walk(*args.walk, args.gib)
         return

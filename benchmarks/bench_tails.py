@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 from scipy import stats
 
-from abag.head.models.ridge import fit_sigma
+from abag.head.predictor.weigh import fit_sigma
 
 NEW = 20_000
 DEGREES = (2.5, 3, 4, 6, 10, 30, 1e6)

@@ -3,8 +3,10 @@
 Judged by rows that abag never saw.
 
     python benchmarks/bench_trees.py collect FOLDER --out DIR [--seeds 2] [--sizes 120 500] [--only rbd] [--others forest]
+    python benchmarks/bench_trees.py choose FOLDER --out DIR
     python benchmarks/bench_trees.py judge --out DIR
     python benchmarks/bench_trees.py binary FOLDER --out lines.jsonl [--seeds 4] [--only rbd]
+    python benchmarks/bench_trees.py batches [FOLDER] --out lines.jsonl [--seeds 2] [--sizes 60 200]
     python benchmarks/bench_trees.py summary --out lines.jsonl
     python benchmarks/bench_trees.py collect --tiny --out DIR
 
@@ -12,11 +14,16 @@ Judged by rows that abag never saw.
 every fold, too: a random forest, boosted trees (of scikit-learn), and `relevance`, kernel ridge whose
 columns are weighed three times by the mean squared slope of the fit before (Radhakrishnan et al.,
 Science 383:1461, 2024, on the diagonal). They read what `trees` read. The same
-rows are predicted by ridge, forest and process of scikit-learn as in `bench_peers.py`. `judge` weighs
+rows are predicted by ridge, forest and process of scikit-learn as in `bench_peers.py`. `choose` fits these
+in the folds of each regime and in five of random rows, too, so that one of the three can be chosen before
+the held-out rows are seen. `judge` weighs
 the parts of each regime with and without trees, and prints the RMSE of held-out rows relative to that
-without; beside the best of the three regressors, how often it is 10 % above that; `--without` leaves out
-other parts, too. `binary` has the stack with and without trees on tables of yes and no, beside the
-classifiers of `bench_binary.py`.
+without; beside the best of the three regressors in hindsight, how often it is 10 % above that, and how
+often the chosen one is; where it is, `least ratio` is the 5 % quantile over groups of held-out rows that are
+drawn again; `--without` leaves out other parts, too. `binary` has the stack with and without trees on tables of yes and no, beside the
+classifiers of `bench_binary.py`. `batches` chooses the 24 highest predictions of libraries of
+`bench_batches.py` with and without trees, once learned from random rows (share 1), once from rows of the
+lower 70 % of the labels (share .7): trees predict nothing beyond the labels that they have seen.
 """
 
 from __future__ import annotations
@@ -27,6 +34,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -35,6 +43,7 @@ import pandas as pd
 from bench_mixing import LEAST_ROWS, collect, draw
 from scipy.spatial.distance import cdist
 
+PEERS = ("ridge", "forest", "process")
 NAMES = ("her2", "rbd", "hiv", "skempi", "additive", "epistatic")
 BUILT_IN = "trees"
 OTHERS = {"forest": 100, "boosted": 150, "relevance": 3}
@@ -198,10 +207,9 @@ def register(names):
         MODELS[name] = ModelEntry(help=name, load=Trees.load, settings=Number, fit=fit_trees(name))
 
 
-def predict_peers(folder, name, size, seed):
-    """Return what ridge, forest and process of scikit-learn predict of the held-out rows."""
+def read_rows(folder, name, size, seed):
+    """Return the rows of a draw, the first of which train, and what regressors read of them."""
     from bench_binary import composition, one_hot
-    from bench_peers import peers
 
     train, held_out = draw(folder, name, size, seed)
     both = pd.concat([train, held_out], ignore_index=True)
@@ -213,9 +221,49 @@ def predict_peers(folder, name, size, seed):
         encode = one_hot if texts.str.len().nunique() == 1 else lambda c: composition(c[0])
         if texts.nunique() > 1:
             blocks.append(encode([texts]))
+    return both, np.hstack(blocks), len(train)
+
+
+def predict_peers(folder, name, size, seed):
+    """Return what ridge, forest and process of scikit-learn predict of the held-out rows."""
+    from bench_peers import peers
+
+    both, x_ND, trained = read_rows(folder, name, size, seed)
     y = both["pKd"].to_numpy(float)
     rows = np.arange(len(both))
-    return y[len(train) :], peers(np.hstack(blocks), y, rows[: len(train)], rows[len(train) :])
+    return y[trained:], peers(x_ND, y, rows[:trained], rows[trained:])
+
+
+def choose_one(folder, path):
+    """Add what regressors predict in the folds of each regime, and in five of random rows."""
+    from bench_peers import peers
+    from sklearn.model_selection import KFold
+
+    name, size, seed = path.stem.rsplit("-", 2)
+    both, x_ND, trained = read_rows(folder, name, int(size), int(seed))
+    kept = dict(np.load(path))
+    x_PD, y = x_ND[kept["pairs:row"]], kept["pairs:truth"]
+    folds = {"random": KFold(5, shuffle=True, random_state=0).split(y)}
+    for regime in np.unique(kept["test:regime"]).tolist():
+        inside = kept["test:regime"] == regime
+        if inside.sum() < LEAST_ROWS or f"{regime}:pair" not in kept:
+            continue
+        folds[regime] = []
+        for number, learned_P in enumerate(kept[f"{regime}:learned"]):
+            tested = kept[f"{regime}:pair"][kept[f"{regime}:fold"] == number]
+            folds[regime].append((np.flatnonzero(learned_P), tested))
+    for regime, splits in folds.items():
+        square_FM = []
+        for learned, tested in splits:
+            found = peers(x_PD, y, learned, tested, trees=200, restarts=0)
+            square_FM.append([np.square(found[peer] - y[tested]).sum() for peer in PEERS])
+        kept[f"{regime}:choice"] = np.sum(square_FM, axis=0)
+    # rows of one complex, or else of one antibody and one antigen, are one measurement
+    columns = {"skempi": ["pdb"], "hiv": ["antibody", "antigen"]}.get(name, [])
+    held_out = both.iloc[trained:].iloc[kept["test:row"]]
+    groups = [pd.factorize(held_out[column])[0] for column in columns] or [kept["test:row"]]
+    np.savez(path, **kept, **{"test:groups": np.stack(groups)})
+    return path.stem
 
 
 def collect_one(folder, out, name, size, seed, others):
@@ -256,6 +304,20 @@ def rmse(predicted, truth):
     return float(np.sqrt(np.mean(np.square(predicted - truth))))
 
 
+def least_ratio(error, other, groups):
+    """Return the 5 % quantile of the ratio of two RMSEs over groups that are drawn again."""
+    rng = np.random.default_rng(0)
+    ratios = []
+    for _ in range(2000):
+        times = np.ones(len(error))
+        for group in groups:
+            number = group.max() + 1
+            times *= np.bincount(rng.integers(number, size=number), minlength=number)[group]
+        if times.any():
+            ratios.append(np.sqrt(times @ np.square(error) / (times @ np.square(other))))
+    return float(np.quantile(ratios, 0.05))
+
+
 def judge(out, without=()):
     """Print errors with trees as parts relative to those without, by table and size."""
     from abag.head.predictor.weigh import stack_weights
@@ -292,15 +354,29 @@ def judge(out, without=()):
                 some = [parts[k] for k in columns]
                 weights = stack_weights(error_RK[:, columns], group, some.index("train_mean"))
                 line[what] = rmse(predicted[:, columns] @ weights, truth)
+                if what == f"+ {BUILT_IN}":
+                    built_error = predicted[:, columns] @ weights - truth
                 if used and not left_out:
                     line[f"weight of {used[0]}"] = float(weights[some.index(used[0])])
                     line[f"{used[0]} alone"] = rmse(predicted[:, parts.index(used[0])], truth)
-            best = [kept[file][inside] for file in kept.files if file.startswith("peer:")]
-            names = [file for file in kept.files if file.startswith("peer:")]
-            errors = {n[5:]: rmse(p, truth) for n, p in zip(names, best, strict=True)}
-            line["mean"] = errors.pop("mean", None)
+            if "peer:ridge" not in kept:  # rows that abag skipped
+                continue
+            line["mean"] = rmse(kept["peer:mean"][inside], truth)
+            of_peer = {peer: kept[f"peer:{peer}"][inside] - truth for peer in PEERS}
+            errors = {peer: rmse(error, 0) for peer, error in of_peer.items()}
             line |= {f"peer {peer}": value for peer, value in errors.items()}
-            line["best peer"] = min(errors.values()) if errors else None
+            best = min(errors, key=errors.get)
+            line["best peer"] = errors[best]
+            for way in (regime, "random"):
+                if f"{way}:choice" in kept:
+                    chosen = PEERS[int(kept[f"{way}:choice"].argmin())]
+                    line["chosen at random" if way == "random" else "chosen"] = errors[chosen]
+            if "test:groups" in kept and rmse(built_error, 0) > 1.1 * errors[best]:
+                groups = [
+                    np.unique(g, return_inverse=True)[1] for g in kept["test:groups"][:, inside]
+                ]
+                line["groups"] = min(group.max() + 1 for group in groups)
+                line["least ratio"] = least_ratio(built_error, of_peer[best], groups)
             rows.append(line)
     frame = pd.DataFrame(rows)
     options = [column for column in frame if column.startswith("+")]
@@ -318,11 +394,14 @@ def judge(out, without=()):
               f"{relative.loc[chosen, f'+ {tree}'].mean():+.2f} %")  # fmt: skip
     print("CPU seconds of trees over those of the rest of the command, %")
     print((100 * pd.DataFrame(shares).groupby("size").mean()).round(1).to_string())
-    for what in ("stack", *options):
-        ratio = frame[what] / frame["best peer"]
-        print(f"{what}: {ratio.mean():.3f} of the best regressor, above 1.1 in {(ratio > 1.1).sum()} "
-              f"of {len(frame)}")  # fmt: skip
-    worst = frame.assign(ratio=frame["stack"] / frame["best peer"]).sort_values("ratio").tail(12)
+    for what in ("stack", *options, "chosen", "chosen at random"):
+        for other in ("best peer", "chosen"):
+            if what in frame and other in frame and what != other:
+                ratio = (frame[what] / frame[other]).dropna()
+                print(f"{what}: {ratio.mean():.3f} of {other}, above 1.1 in {(ratio > 1.1).sum()} "
+                      f"of {len(ratio)}, largest {ratio.max():.2f}")  # fmt: skip
+    frame["ratio"] = frame[f"+ {BUILT_IN}"] / frame["best peer"]
+    worst = frame.sort_values("ratio").tail(12)
     print(worst.round(3).to_string())
     return frame
 
@@ -362,15 +441,69 @@ def binary(args):
                            "weights": weights}  # fmt: skip
 
 
+def batches(args):
+    """Yield lines of batches: what was predicted of 24 pairs, and what they turn out to be."""
+    from bench_batches import BATCH, COMPOSITION, PLANTED, choose, make_libraries
+
+    import abag
+    from abag.head.models.registry import MODELS
+
+    entry = MODELS[BUILT_IN]
+    without = replace(entry, most_pairs=0)
+    for name, make in make_libraries(args.folder, args.seeds):
+        library = name.partition(".")[0]
+        if args.only and library not in args.only:
+            continue
+        frame = make()
+        top = np.sort(frame["pKd"])[-max(BATCH, len(frame) // 100) :]
+        with tempfile.TemporaryDirectory() as at:
+            store = Path(at) / "store"
+            abag.embed_table(frame, store, device="cpu", **COMPOSITION)
+            seeds = range(1 if library in PLANTED else args.seeds)  # drawn again themselves
+            for seed, size, share in product(seeds, args.sizes, args.learned):
+                usual = np.flatnonzero(frame["pKd"] <= frame["pKd"].quantile(share))
+                rows = np.random.default_rng(seed).permutation(usual)[:size]
+                learned, others = frame.iloc[rows], frame.drop(index=frame.index[rows])
+                for model, part in (("without trees", without), ("stack", entry)):
+                    MODELS[BUILT_IN] = part
+                    with tempfile.TemporaryDirectory() as run:
+                        summary = abag.fit(
+                            learned, store, Path(run) / "run", report=False, device="cpu", say=False
+                        )
+                        scored = abag.predict(
+                            others.drop(columns="pKd"), Path(run) / "run", store=store, say=False
+                        ).assign(truth=others["pKd"].to_numpy())
+                    batch = choose(scored, BATCH)
+                    weights = {r["regime"]: r["weights"].get(BUILT_IN, 0.0)
+                               for r in summary["regimes"]}  # fmt: skip
+                    yield {
+                        "what": library, "rows": size, "share": share, "seed": name + str(seed),
+                        "model": model,
+                        "weights": float(np.mean([*weights.values()])),
+                        "predicted": batch["pkd_predicted"].mean(),
+                        "mean": batch["truth"].mean(),
+                        "regret of the mean": top[-BATCH:].mean() - batch["truth"].mean(),
+                        "best": batch["truth"].max(),
+                        "hits": int((batch["truth"] >= top[0]).sum()),
+                        "bias": batch["pkd_predicted"].mean() - batch["truth"].mean(),
+                        "covered": float(
+                            (abs(batch["truth"] - batch["pkd_predicted"]) < 1.6449 * batch["sigma"]).mean()
+                        ),
+                    }  # fmt: skip
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["collect", "judge", "binary", "summary"])
+    parser.add_argument(
+        "step", choices=["collect", "choose", "judge", "binary", "batches", "summary"]
+    )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--sizes", type=int, nargs="+", default=[120, 500])
     parser.add_argument("--shares", type=float, nargs="*", default=[0.01, 0.1])
+    parser.add_argument("--learned", type=float, nargs="+", default=[1.0, 0.7])
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--others", nargs="*", choices=[*OTHERS], default=[])
@@ -378,22 +511,29 @@ def main():
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
-    if args.step in ("binary", "summary"):
-        if args.step == "binary":
+    if args.step in ("binary", "batches", "summary"):
+        if args.step != "summary":
             from abag.core.messages import reporting
 
+            lines = binary(args) if args.step == "binary" else batches(args)
             with reporting(silent=True, bars=False), args.out.open("a") as out:
-                for line in binary(args):
+                for line in lines:
                     print(line, flush=True)
                     out.write(json.dumps(line) + "\n")
                     out.flush()
-        frame = pd.read_json(args.out, lines=True).drop(columns=["seed", "weights"])
+        frame = pd.read_json(args.out, lines=True).drop(columns="seed")
+        if isinstance(frame["weights"][0], dict):
+            frame = frame.drop(columns="weights")
         means = frame.groupby(["what", "rows", "share", "model"], sort=False)
         print(means.mean().assign(draws=means.size()).round(4).to_string())
         return
     args.out.mkdir(parents=True, exist_ok=True)
     if args.step == "judge":
         judge(args.out, args.without)
+    elif args.step == "choose":
+        for path in sorted(args.out.glob("*.npz")):
+            if "random:choice" not in np.load(path):
+                print(choose_one(args.folder, path), flush=True)
     else:
         collect_all(args)
 

@@ -5,8 +5,7 @@ Each function returns what its plain counterpart of numpy returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -40,13 +39,6 @@ def is_among(values: NDArray[Number], ordered: NDArray[Number]) -> Bools:
     at = np.searchsorted(ordered, values)
     np.minimum(at, len(ordered) - 1, out=at)
     return np.asarray(ordered[at] == values)
-
-
-def hash_arrays(digest: blake2b, arrays: Iterable[NDArray[Any]]) -> None:
-    """Add the types, shapes and values of arrays to a digest."""
-    for array in arrays:
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
 
 
 def checked_array(

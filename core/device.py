@@ -70,7 +70,7 @@ def plan_device(device: str = "auto", precision: Precision = "auto") -> DevicePl
     return DevicePlan(chosen, precision, f"{name}, as requested")
 
 
-def resolve_device(name: str = "auto", *, of_encoder: bool = False) -> torch.device:
+def resolve_device(name: str, *, of_encoder: bool = False) -> torch.device:
     """Return a device by name; ``"auto"`` is the first GPU of CUDA, or the CPU if there is none.
 
     An Apple GPU, ``"mps"``, runs encoders only, and only if it is asked for: nobody has tested it.

@@ -32,8 +32,7 @@ from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.layout import Layout
 from abag.embed.tables.pairs import (
     Partitions,
-    SequenceTable,
-    SkippedRows,
+    Tally,
     check_chunks,
     count_changes,
     describe_counts,
@@ -142,9 +141,13 @@ def embed_with_same_encoders(
     store: Path,
     *,
     fingerprints: Mapping[Kind, str],
+    long_antigens: str = "window",
     **options: Any,  # noqa: ANN401 - the fields of EncoderOptions and EmbedOptions
 ) -> EmbedSummary:
     """Encode a table like `embed_table`, with encoders that must have the given fingerprints.
+
+    `long_antigens` is what an encoder.json says of long chains: of ``window-1022``, the policy is
+    ``window``, as that of an encoder without a longest chain, ``whole``, may be.
 
     Raises
     ------
@@ -153,7 +156,8 @@ def embed_with_same_encoders(
     AbagError
         For any other invalid input.
     """
-    encoders, others = EncoderOptions.take(options)
+    policy = long_antigens.partition("-")[0].replace("whole", "window")
+    encoders, others = EncoderOptions.take({**options, "long_antigens": policy})
     chosen = EmbedOptions.from_keywords(others, "embed")
     with reporting(silent=True if not chosen.progress else None):
         return _embed(table, store, encoders, chosen, expected=fingerprints)
@@ -173,8 +177,7 @@ def embed_like_folders(
     for folder in folders.values():
         encoders |= folder.encoder_options
     if "antigen" in folders:
-        long = str(folders["antigen"].info.get("long", "window")).partition("-")[0]
-        encoders["long_antigens"] = long.replace("whole", "window")
+        encoders["long_antigens"] = str(folders["antigen"].info.get("long", "window"))
     else:
         encoders["no_antigen"] = True
     fingerprints = {kind: folder.fingerprint for kind, folder in folders.items()}
@@ -251,24 +254,17 @@ def _choose_devices(options: EmbedOptions, rank: Rank) -> tuple[int, str]:
     return ranks, device
 
 
-def _read(
-    table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]
-) -> SequenceTable:
-    """Read, check and key every sequence; return the last chunk, with the counts of all."""
-    counts = Counter[str]()
-    skipped = SkippedRows()
+def _read(table: TableLike, options: EmbedOptions, partitions: Sequence[Partitions]) -> Tally:
+    """Read, check and key every sequence."""
+    tally = Tally()
     layout = Layout.of(table, options, kinds=options.kinds, rows=CHUNK_ROWS)
-    ignored = list[str]()
     with bar(desc="reading", unit=" rows", unit_scale=True, delay=5) as drawn:
         for pairs in check_chunks(layout):
-            counts.update(pairs.counts)
-            skipped.update(pairs.skipped)
-            ignored += [line for line in pairs.ignored if line not in ignored]
+            tally.add(pairs)
             for part in partitions:
                 part.add(pairs.sequences[part.kind])
             drawn.update(len(pairs.frame) + len(pairs.skipped))
-    last = replace(pairs, frame=pairs.frame.head(0), sequences={})  # lets go of its rows
-    return replace(last, counts=dict(counts), skipped=skipped, ignored=ignored)
+    return tally
 
 
 def _identify(
@@ -317,7 +313,7 @@ def _look_up(store: Path | str, jobs: Sequence[KindJob], rank: Rank, *, first: b
     return opened
 
 
-def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> None:
+def _announce(reading: Tally, jobs: Sequence[KindJob], device: str) -> None:
     """Say what was read, what is done to it, and where; the summary counts what was encoded."""
     options = jobs[0].options
     if not any(job.missing for job in jobs):
@@ -330,9 +326,9 @@ def _announce(reading: SequenceTable, jobs: Sequence[KindJob], device: str) -> N
         plan = plan_device(device, options.precision)
         place = f"running on {plan.reason}, {plan.precision}"
     rows = describe_rows(reading.counts["rows"], reading.counts["skipped_rows"])
-    detail(f"{reading.all_sources}: {rows}; {place}")
+    detail(f"{reading.source}: {rows}; {place}")
     if options.no_antigen:
-        detail(f"{reading.all_sources}: {ALONE}")
+        detail(f"{reading.source}: {ALONE}")
     forms = Counter[str]()
     replaced = 0
     for job in jobs:
@@ -366,7 +362,7 @@ def _on_ray(jobs: Sequence[KindJob], store: Store, encoders: EncoderOptions) -> 
 
 
 def _summary(
-    reading: SequenceTable, jobs: Sequence[KindJob], seconds: Sequence[float], rank: Rank
+    reading: Tally, jobs: Sequence[KindJob], seconds: Sequence[float], rank: Rank
 ) -> EmbedSummary:
     """Summarise the whole job; ranks other than the first report their own share."""
     kinds: dict[str, KindSummary] = {}

@@ -68,7 +68,7 @@ def demo_table(seed: int = 0) -> pd.DataFrame:
     return rows.assign(pKd=label.round(3))
 
 
-def write_demo_table(path: Path, *, force: bool = False) -> pd.DataFrame:
+def write_demo_table(path: Path, *, force: bool) -> pd.DataFrame:
     """Write the table of the demo as CSV, and return it; `OutputError` if the file holds other."""
     table = demo_table()
     content = table.to_csv(index=False).encode()

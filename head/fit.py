@@ -53,11 +53,12 @@ from abag.head.predictor.parts import (
     with_searches,
 )
 from abag.head.predictor.weigh import weigh_run
-from abag.head.regimes.folds import OF_TABLE, all_pairs, with_distances
+from abag.head.regimes.folds import OF_TABLE, with_distances
 from abag.head.regimes.splits import TEST, TRAIN, UNUSED, learned_rows, thinned
-from abag.head.runs.report import curve_point, join_logs, write_results
+from abag.head.runs.report import curve_point, write_results
 from abag.head.runs.run_folder import (
     finished_summary,
+    join_logs,
     read_config,
     refuse_other_splits,
     start_run,
@@ -74,10 +75,9 @@ if TYPE_CHECKING:
     from abag.head.evaluation.scores import RegimeScore
     from abag.head.predictor.parts import Predictions
     from abag.head.predictor.weigh import WeighedRun
-    from abag.head.regimes.folds import MeasuredRegime
     from abag.head.regimes.splits import Split
     from abag.head.runs.run_folder import RunSummary
-    from abag.head.training.inputs import RunInputs
+    from abag.head.training.inputs import RunInputs, SplitInputs
 
 FOLDS = "fit: folds"
 ALL_PAIRS = "fit: all pairs"
@@ -149,15 +149,15 @@ def _fit(
     if (finished := finished_summary(run, record)) is not None:
         if config.split_name in OF_TABLE:  # which config.json only names
             with reporting(silent=True):
-                _, regimes = split_inputs(inputs)
-            refuse_other_splits(run, inputs.pairs, splits_of(regimes))
+                splits = split_inputs(inputs).splits
+            refuse_other_splits(run, inputs.pairs, splits)
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # if killed after its last file
         sweep_partials(run)
         say(f"{run}: nothing to do, this run has finished")
         return finished
     refuse_read_only(run, run / "predictor", run / "checkpoints")
-    inputs, regimes = split_inputs(inputs)
-    trainings = Trainings.of(run, inputs, config, regimes)
+    inputs = split_inputs(inputs)
+    trainings = Trainings.of(run, inputs, config)
     from abag.head.training.networks import torch_settings  # torch: not before all is checked
 
     with only_writer(run):
@@ -165,29 +165,25 @@ def _fit(
         if finished_summary(run, record) is not None:
             msg = f"{run}: another process has just finished this run. Run the command again."
             raise OutputError(msg)
-        start_run(run, record, inputs.pairs, splits_of(regimes))
+        start_run(run, record, inputs.pairs, inputs.splits)
         begun = time.monotonic()
         with torch_settings(trainings.device, config):
             for reason in trainings.parts.left_out:
                 detail(reason)
-            fitted, weighed, parts = fit_regimes(trainings, regimes)
-            curve = _learning_curve(trainings, regimes)
-        digest = save_checked(run / "predictor", trainings, regimes, weighed, parts)
+            weighed, parts = fit_regimes(trainings)
+            curve = _learning_curve(trainings)
+        digest = save_checked(run / "predictor", inputs, weighed, parts)
         mixtures = {regime.measured.regime.name: regime.mixture for regime in weighed.regimes}
-        trained = all_pairs(regimes).rows(TRAIN)
-        residues = average_contributions(parts.models, mixtures, trainings.vectors, trained)
+        residues = average_contributions(parts.models, mixtures, trainings.vectors, inputs.trained)
         join_logs(run)
         summary = write_results(
             run,
-            inputs.pairs,
-            regimes,
+            inputs,
             weighed.regimes,
-            fitted,
             parts,
             curve,
             predictor_digest=digest,
             report=report,
-            history=inputs.history,
             residues=residues,
         )
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # what they resume has finished
@@ -232,31 +228,22 @@ def fit_predictor(inputs: RunInputs, folder: Path, predictor: Path) -> list[Regi
     """Fit and write a predictor without a run; return the scores of its regimes."""
     from abag.head.training.networks import torch_settings
 
-    inputs, regimes = split_inputs(inputs)
-    trainings = Trainings.of(folder, inputs, inputs.options, regimes)
+    inputs = split_inputs(inputs)
+    trainings = Trainings.of(folder, inputs, inputs.options)
     with torch_settings(trainings.device, inputs.options):
-        _, weighed, parts = fit_regimes(trainings, regimes)
-    save_checked(predictor, trainings, regimes, weighed, parts)
+        weighed, parts = fit_regimes(trainings)
+    save_checked(predictor, inputs, weighed, parts)
     return [regime.score for regime in weighed.regimes]
 
 
-def save_checked(
-    folder: Path,
-    trainings: Trainings,
-    regimes: Sequence[MeasuredRegime],
-    weighed: WeighedRun,
-    parts: Parts,
-) -> str:
+def save_checked(folder: Path, inputs: SplitInputs, weighed: WeighedRun, parts: Parts) -> str:
     """Save the predictor, and check that it predicts what was measured; else it is unusable.
 
     Returns its digest.
     """
-    inputs = trainings.inputs
-    trained = all_pairs(regimes).rows(TRAIN)
-    predictor = make_predictor(inputs, parts, weighed, trained)
+    predictor = make_predictor(inputs, parts, weighed)
     digest = save_predictor(folder, predictor, inputs.vectors)
-    seed = trainings.config.seed
-    check_saved(folder, predictor, inputs, weighed.regimes, trained, seed)
+    check_saved(folder, predictor, inputs, weighed.regimes)
     return digest
 
 
@@ -280,29 +267,18 @@ def choose_device(config: FitConfig) -> torch.device:
     return device
 
 
-def splits_of(regimes: Sequence[MeasuredRegime]) -> list[Split]:
-    """Return the splits of all measured regimes, those of a regime one after another."""
-    return [split for regime in regimes for split in regime.splits]
-
-
 class Trainings(NamedTuple):
     """What the parts of all folds are fitted to, and where their checkpoints are."""
 
     folder: Path
-    inputs: RunInputs
+    inputs: SplitInputs
     vectors: PairVectors
     config: FitConfig
     device: torch.device
     parts: RunParts
 
     @classmethod
-    def of(
-        cls,
-        run: Path,
-        inputs: RunInputs,
-        config: FitConfig,
-        regimes: Sequence[MeasuredRegime],
-    ) -> Self:
+    def of(cls, run: Path, inputs: SplitInputs, config: FitConfig) -> Self:
         """Decide the parts and the device of a run, and gather what all its fits share."""
         pairs = inputs.pairs
         sides = {}
@@ -310,7 +286,7 @@ class Trainings(NamedTuple):
             chains = pairs.table.sequences[kind].chains
             sides[kind] = SideVectors(stored.x_ND, pairs.index(kind), chains, stored.widths)
         vectors = PairVectors(sides, encoded_features(pairs))
-        parts = decide_parts(vectors, config, [all_pairs(regimes), *splits_of(regimes)])
+        parts = decide_parts(vectors, config, [inputs.last, *inputs.splits])
         if config.network is not None:  # folds have the batch that suits the pairs of the last fit
             config = replace(config, batch_size=config.fitting_batch(parts.pairs)[0])
         device = choose_device(config)
@@ -372,7 +348,7 @@ def fit_all_pairs(
     split: Split,
     rows: TrainingRows,
     names: Sequence[str],
-    work: Work | None = None,
+    work: Work | None,
 ) -> Parts:
     """Fit the parts with these names to all pairs."""
     from abag.head.training.networks import matrix_threads
@@ -489,12 +465,11 @@ def _network_tasks(
     return tasks
 
 
-def fit_regimes(
-    trainings: Trainings, regimes: Sequence[MeasuredRegime]
-) -> tuple[list[Predictions], WeighedRun, Parts]:
+def fit_regimes(trainings: Trainings) -> tuple[WeighedRun, Parts]:
     """Fit the parts to every fold, weigh them by regime, and fit those that count to all pairs."""
-    splits, fold_of_split = distinct_folds(splits_of(regimes))
-    last = all_pairs(regimes)
+    regimes = trainings.inputs.regimes
+    splits, fold_of_split = distinct_folds(trainings.inputs.splits)
+    last = trainings.inputs.last
     rows = _rows_of_splits(trainings, [*splits, last])
     models = trainings.models
     compared = (*models, *trainings.parts.compared)
@@ -533,7 +508,7 @@ def fit_regimes(
     folder = trainings.folder / "all-pairs"
     settings = trainings._replace(folder=folder, config=config)
     needed = needed_parts(models, [regime.mixture for regime in weighed.regimes])
-    return fitted, weighed, fit_all_pairs(settings, last, rows[-1], needed, work)
+    return weighed, fit_all_pairs(settings, last, rows[-1], needed, work)
 
 
 def _not_yet(_: int) -> None:
@@ -569,13 +544,11 @@ def distinct_folds(splits: Sequence[Split]) -> tuple[list[Split], list[int]]:
     return distinct_splits, of_split
 
 
-def _learning_curve(
-    trainings: Trainings, regimes: Sequence[MeasuredRegime]
-) -> list[dict[str, Any]]:
+def _learning_curve(trainings: Trainings) -> list[dict[str, Any]]:
     points = []
     config = trainings.config
     pairs = trainings.inputs.pairs
-    sides = trainings.inputs.sides
+    regimes = trainings.inputs.regimes
     if not config.learning_curve:
         return []
     first = next(regime for regime in regimes if regime.splits)
@@ -584,14 +557,14 @@ def _learning_curve(
         splits = []
         for split in first.splits:
             fewer = thinned(split, share, config.effective_split_seed)
-            if sides is not None and split.distance is not None:
-                fewer = with_distances(fewer, sides)  # further from fewer pairs
+            if split.distance is not None:
+                fewer = with_distances(fewer, trainings.inputs.sides)  # further from fewer pairs
             splits.append(fewer)
         try:
             for split in splits:
                 training_labels(pairs, split.rows(TRAIN))
             # a small share of the groups may lack what a part needs
-            parts = decide_parts(trainings.vectors, config, [all_pairs(regimes), *splits])
+            parts = decide_parts(trainings.vectors, config, [trainings.inputs.last, *splits])
         except (NothingToLearn, DoesNotApply) as error:
             say(f"learning curve: {name} left out: {error}")
             continue

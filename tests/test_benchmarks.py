@@ -107,7 +107,7 @@ def small_checkout(tmp_path):
         "core/__init__.py": '"""About."""\n',
         "core/plain.py": '"""About."""\n\nx = 1  # one\n',
         "head/fit.py": "def fit():\n    one, two = 1, 2\n    return [a for b in one for a in b]\n",
-        "tests/test_fit.py": "assert True\n",
+        "tests/test_fit.py": "from abag.head import fit\n",
         "benchmarks/bench_fit.py": "",
         "README.md": "three words here\n",
         "docs/page.md": "and one\n",
@@ -126,6 +126,7 @@ def test_the_mass_of_a_checkout_is_counted(run_script, tmp_path, small_checkout)
     printed = (tmp_path / "log").read_text()
     assert status == 0, printed
     assert "| product | 3 | 7 | 4 |" in printed
+    assert "Tests import 1 modules below the root, in 1 files of theirs" in printed
     assert "\n2 modules of the product hold more than a docstring." in printed
     assert "14.3% of the lines have a comment; 1 functions" in printed
     assert "5 words in README.md and docs" in printed

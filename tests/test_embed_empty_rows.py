@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 from drawn import COMPOSITION
 from reading import demo_table, read_chunks, read_sequences
+from trastuzumab import HEAVY
 
 import abag
 from abag import SequenceError, TableError
@@ -147,3 +148,21 @@ def test_blank_lines_are_rows_so_that_others_have_the_numbers_of_their_lines(tmp
     first = above.count("\n") + 1
     assert (pairs.row_numbers - first).tolist() == [1, 3, 5]
     assert f"3 rows with only empty cells skipped; the first is row {first + 2}" in pairs.notes
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.xlsx"])
+def test_comments_below_the_rows_are_skipped_and_said(tmp_path, name):
+    frame = demo_table().head(3)[["heavy", "antigen", "pKd"]].astype(object)
+    frame.loc[3] = ["# bootstrapFC is a constant", "", ""]
+    frame.loc[4] = ["#1, a row with a label", "", 7.5]
+    path = written(tmp_path / name, frame)
+    with pytest.raises(SequenceError, match=r"row 6, column 'heavy': .*'#1, a row"):
+        read_sequences(path)
+    path = written(tmp_path / name, frame.drop(index=4))
+    pairs = read_sequences(path)
+    assert pairs.frame["heavy"].tolist() == frame["heavy"].tolist()[:3]
+    assert "1 row of a comment (#) skipped; the first is row 5" in pairs.notes
+    # an empty cell of mutations would be the parent
+    variants = pd.DataFrame({"chain": ["H", "# a note"], "mutation": ["E1Q", ""]})
+    read = read_sequences(written(tmp_path / name, variants), parent=HEAVY, no_antigen=True)
+    assert read.antibodies.chains == [("Q" + HEAVY[1:], "")]

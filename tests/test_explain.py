@@ -46,12 +46,17 @@ def library(number, seed=0):
     return pd.DataFrame(rows), effect
 
 
-@pytest.fixture(scope="module", params=["one_hot_ridge", "residue_kernel"])
+# predictions of trees are shrunk: each leaf has pairs with other residues, too
+NEAR = {"one_hot_ridge": 0.12, "residue_kernel": 0.12, "trees": 0.3}
+
+
+@pytest.fixture(scope="module", params=NEAR)
 def case(request, tmp_path_factory):
+    head = request.param
     folder = tmp_path_factory.mktemp("explain")
     table, effect = library(240)
     abag.embed_table(table, folder / "store", say=False, **COMPOSITION)
-    options = {"head": request.param, "split": "random", "report": False, "say": False}
+    options = {"head": head, "split": "random", "report": False, "say": False}
     abag.fit(table, folder / "store", folder / "run", **options)
     scored = table.head(12)
     summary = abag.predict(
@@ -61,6 +66,7 @@ def case(request, tmp_path_factory):
     return SimpleNamespace(
         folder=folder,
         run=folder / "run",
+        near=NEAR[head],
         table=table,
         effect=effect,
         scored=scored,
@@ -92,8 +98,8 @@ def test_contributions_are_those_of_a_planted_law(case):
                 found.append(cell["contribution"])
     share = next(iter(case.summary["explained_share"].values()))
     assert share > 0.9
-    np.testing.assert_allclose(found, np.multiply(share, expected), atol=0.12)
-    assert np.corrcoef(found, expected)[0, 1] > 0.97
+    np.testing.assert_allclose(found, np.multiply(share, expected), atol=case.near)
+    assert np.corrcoef(found, expected)[0, 1] > 1 - case.near / 3
 
 
 @pytest.mark.ci
@@ -127,12 +133,21 @@ def test_contributions_are_what_predictions_lose_when_the_residue_is_exchanged(c
 @pytest.mark.parametrize("head", ["ridge", "trees"])
 def test_a_run_without_parts_that_are_explained_is_refused(case, tmp_path, head):
     table = case.scored
+    learned = library(60)[0]
+    if head == "trees":  # of unrelated sequences, which it tells apart by their shares of residues
+        rng = np.random.default_rng(0)
+        for side in ("heavy", "light", "antigen"):
+            texts = learned[side]
+            learned[side] = ["".join(rng.permutation([*text])[rng.integers(9) :]) for text in texts]
+        abag.embed_table(learned, case.folder / "store", say=False, **COMPOSITION)
     abag.fit(
-        library(60)[0], case.folder / "store", tmp_path / "run", head=head, split="random",
-        report=False, say=False,
+        learned, case.folder / "store", tmp_path / "run", head=head, split="random", report=False,
+        say=False,
     )  # fmt: skip
     options = {"store": case.folder / "store", "say": False}
-    with pytest.raises(PredictionError, match=r"^explain: no part of the predictor is a ridge or"):
+    with pytest.raises(
+        PredictionError, match=r"^explain: no part of the predictor compares residues"
+    ):
         abag.predict(table, tmp_path / "run", explain=tmp_path / "why.csv", **options)
     with pytest.raises(PredictionError, match=r"^explain and cross: pairs of a table"):
         abag.predict(table, case.run, cross=table, explain=tmp_path / "why.csv", **options)
@@ -155,7 +170,7 @@ def test_a_regime_without_weight_on_residues_is_said_and_not_explained(case, tmp
         case.scored, unweighted, tmp_path / "s.csv", explain=tmp_path / "why.csv",
         store=case.folder / "store",
     )  # fmt: skip
-    assert any("the ridge and kernels on residues have no weight there" in line for line in said)
+    assert any("the parts that compare residues have no weight there" in line for line in said)
     assert not (tmp_path / "why.csv").exists()
     assert (tmp_path / "s.csv").exists()
 
@@ -179,7 +194,7 @@ def test_a_run_says_what_residues_contribute_on_average(case):
                 cell = of_residue.loc[(side, named(side, place), residue)]
                 assert cell["pairs"] == (case.table[side].str[place] == residue).sum()
                 found.append(cell["contribution"])
-    np.testing.assert_allclose(found, np.multiply(share, expected), atol=0.12)
+    np.testing.assert_allclose(found, np.multiply(share, expected), atol=case.near)
     assert len(averages) == len(found)
 
 

@@ -213,8 +213,8 @@ def test_a_process_has_the_posterior_of_its_kernel_with_features(planted):
 
 def vectors_of(predictor, frame):
     """Return the vectors and features of the rows of a table."""
+    from abag.embed.tables.pairs import Sequences
     from abag.head.labels.features import read_features
-    from abag.head.predictor.predictor import Sequences
 
     store = abag.open_store(predictor.store)
     sides = {}

@@ -103,7 +103,7 @@ def test_distances_are_to_the_pairs_that_the_head_learns_from(tmp_path):
     table = table.assign(pKd=7 + RNG.normal(size=48), part=parts)
     store = make_store(tmp_path / "store", table, table.iloc[30:36])  # the nearest ones
     config = FitConfig(split="column=part", head="ridge")
-    _, (measured,) = split_inputs(read_inputs(table, store, config))
+    (measured,) = split_inputs(read_inputs(table, store, config)).regimes
     (split,) = measured.splits
     assert sorted(split.distance[split.part == TEST]) == [*range(7, 19)]
 

@@ -15,8 +15,9 @@ from scipy.stats import norm, truncnorm
 import abag
 from abag.embed.tables.chains import KINDS
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
-from abag.head.models.ridge import expected_labels, fit_linear, fit_sigma, impute_censored
+from abag.head.models.ridge import expected_labels, fit_linear, impute_censored
 from abag.head.predictor.parts import inner_folds
+from abag.head.predictor.weigh import fit_sigma
 
 LIMIT = 8.0
 """Half of the labels lie below it."""

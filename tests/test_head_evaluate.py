@@ -358,6 +358,23 @@ def test_a_shift_is_told_by_labels_and_bounds(batches, shift):
         assert "RMSE" not in told["sentence"]  # of a selection
 
 
+@pytest.mark.parametrize("far", [1.0, 30.0])
+def test_the_mean_error_with_bounds_is_the_most_likely_one_however_far_it_is(far):
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        error = far * rng.normal(3, 2, 9)
+        censored = np.array([0, *rng.choice([-1, 1], 8)], np.int8)
+
+        def loss(mean, z=error, side=censored):
+            away = z - mean
+            terms = np.where(side < 0, norm.logsf(away), norm.logcdf(away))
+            return -np.where(side == 0, norm.logpdf(away), terms).sum()
+
+        likely = minimize_scalar(loss, bounds=(-20 * far, 20 * far), options={"xatol": 1e-7})
+        values = errors_with_bounds(error, censored, np.ones(9))
+        assert values.mean() == pytest.approx(likely.x, abs=1e-3)
+
+
 def test_the_mean_error_with_bounds_is_the_most_likely_one():
     rng = np.random.default_rng(0)
     predicted = rng.normal(7, 0.8, 400)

@@ -35,8 +35,9 @@ from abag import (
     TableError,
 )
 from abag.embed.tables.chains import MISSING_TEXT
+from abag.embed.tables.pairs import SequenceCollector, Sequences
 from abag.embed.tables.table import with_types, writing_table
-from abag.head.predictor.predictor import SCORE_COLUMNS, SequenceCollector, Sequences
+from abag.head.predictor.predictor import SCORE_COLUMNS
 from abag.head.predictor.scoring import by_antibody
 
 OURS = [*SCORE_COLUMNS]

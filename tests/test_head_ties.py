@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from abag.head.predictor.scoring import SamePredictions, equal_groups
+from abag.embed.tables.chains import KINDS
+from abag.head.labels.headers import PKD
+from abag.head.predictor.scoring import PredictionsByRegime, equal_groups
 
 
 def scores(**pkd_of_regime):
@@ -38,17 +40,18 @@ def test_a_group_of_the_first_grouping_stays_one_in_the_second():
 
 
 def test_regimes_with_one_prediction_are_found_over_parts_of_a_table():
-    same = SamePredictions()
-    same.add(scores(known=[8.0] * 6, new_antibody=[7.0, 9.0]))
-    same.add(scores(known=[8.001] * 6, new_antibody=[7.0] * 20))
-    assert same.can_rank
-    assert same.regimes == {"known": 12}
-    (line,) = same.describe("row")
+    by_regime = PredictionsByRegime(PKD, KINDS)
+    by_regime.add(scores(known=[8.0] * 6, new_antibody=[7.0, 9.0]))
+    by_regime.add(scores(known=[8.001] * 6, new_antibody=[7.0] * 20))
+    assert by_regime.can_rank
+    assert by_regime.rows == {"known": 12, "new_antibody": 22}
+    assert by_regime.same == {"known": 12}
+    (line,) = by_regime.describe("row")
     assert line == (
         "12 rows (known antibodies, known antigens) have the same prediction, pKd 8.00: the run "
         "cannot rank them"
     )
-    few = SamePredictions()
+    few = PredictionsByRegime(PKD, KINDS)
     few.add(scores(known=[8.0] * 9, new_antibody=[7.0, 9.0]))
-    assert (few.regimes, few.describe("row")) == ({}, [])
-    assert SamePredictions().can_rank
+    assert (few.same, few.describe("row")) == ({}, [])
+    assert PredictionsByRegime(PKD, KINDS).can_rank

@@ -19,6 +19,7 @@ from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import read_bounds
 from abag.head.labels import column
 from abag.head.labels.column import decide_label
+from abag.head.labels.headers import PKD
 from abag.head.labels.options import LabelOptions
 from abag.head.labels.values import read_affinities
 from abag.head.runs.evaluate import decide_prediction
@@ -340,6 +341,22 @@ def test_commas_of_which_the_column_does_not_show_the_meaning_are_refused(cells,
 
 
 @pytest.mark.parametrize(
+    ("cell", "kd", "censored"),
+    [
+        ("1.5 x 10^1", 15, 0), ("> 1.5x10^(2)", 150, -1), ("1.5·10⁻²", 0.015, 0),
+        ("2 × 10−1", 0.2, 0), ("3*10^+1", 30, 0), ("&gt;200", 200, -1), ("&lt; 0.5", 0.5, 1),
+        ("＞200", 200, -1), ("⩽5", 5, 1), ("≈7", 7, 0),
+    ],
+)  # fmt: skip
+def test_powers_of_ten_and_relations_in_other_signs_are_read(cell, kd, censored):
+    pairs = read_labels(with_words([cell]))
+    expected = 9 - np.log10(kd)
+    at = np.argmin(np.abs(pairs.pkd - expected))
+    assert pairs.pkd[at] == pytest.approx(expected)
+    assert pairs.censored[at] == censored
+
+
+@pytest.mark.parametrize(
     ("cell", "advice"),
     [
         *(
@@ -354,8 +371,8 @@ def test_commas_of_which_the_column_does_not_show_the_meaning_are_refused(cells,
                 "36,058",
                 "1'200",
                 "1_200",
-                "1.5 x 10^-9",
-                "1.5×10⁻⁹",
+                "1.5 x 109",  # whose 9 may have been raised
+                "1.5 x 10",
                 "10⁻⁹",
                 "10^-9",
                 "< LOD",
@@ -400,6 +417,17 @@ def test_units_in_cells_that_contradict_the_name_of_the_label_are_told(name, cel
     frame = with_words([], name, (5.0, 6.0, 7.0, 8.0)).assign(unit=cells * 2)
     told = "column 'unit' holds other units than the name of 'KD (nM)' states"
     assert any(told in note for note in abag.plan(frame)["notes"]) == is_told
+
+
+def test_points_between_thousands_are_not_read_as_decimal_points_beside_decimal_commas():
+    frame = with_words([]).assign(Tm=["65,3", "70,25", "66", "71,5", "60,1"])
+    thousands = frame.assign(**{"KD (nM)": ["1.000", ">2.500", "12", "3.100", "NB"]})
+    with pytest.raises(LabelError, match=r"1\.000, and 'Tm' decimal commas.*1000 or 1;"):
+        read_labels(thousands, bad_rows="skip")
+    # one number tells what all points are before, and so does a table without commas
+    clear = thousands.assign(**{"KD (nM)": ["1.000", "2.500", "0.125", "3.100", "7.750"]})
+    assert read_labels(clear).pkd.max() == pytest.approx(9 - np.log10(0.125))
+    assert read_labels(thousands.drop(columns="Tm"), bad_rows="skip").pkd.max() == 9
 
 
 def test_a_space_that_is_no_separator_of_thousands_is_shown_in_the_error():
@@ -510,7 +538,7 @@ def test_predictions_are_found_with_the_other_columns_of_their_table():
     frame = pd.DataFrame(
         {"heavy": ["EVQ", "EVK"], "antigen": "MKT", "predicted KD (ng/mL)": [1, 2]}
     )
-    decide = partial(decide_prediction, options=LabelOptions(), molar_mass="vhh")
+    decide = partial(decide_prediction, options=LabelOptions(), quantity=PKD, molar_mass="vhh")
     table = read_pairs(frame, label=decide)
     (label,) = table.labels
     assert table.columns["pkd"] == label.column == "predicted KD (ng/mL)"

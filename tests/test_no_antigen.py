@@ -26,8 +26,9 @@ from abag import (
     open_store,
 )
 from abag.embed.tables.columns import column_option
+from abag.embed.tables.pairs import Sequences
 from abag.head.labels.features import FeatureColumns, NumberColumn
-from abag.head.predictor.predictor import Sequences, VectorSpec, ViewSpec
+from abag.head.predictor.predictor import VectorSpec, ViewSpec
 from abag.sklearn import AffinityRegressor, PairVectorizer, pair_groups
 
 ONLY_ANTIBODIES = {"antibody_encoder": "composition", "no_antigen": True}

@@ -15,7 +15,9 @@ from reading import demo_table, read_labels, read_sequences
 from trastuzumab import CH1, HEAVY, LAMBDA, LIGHT
 
 import abag
-from abag import AbagError, ColumnError, LabelError
+from abag import AbagError, ColumnError, LabelError, SequenceError
+from abag.embed.tables.formats import ReadOptions
+from abag.embed.tables.table import open_table
 
 AG = "KVFGRCELAAAMKRHGLDNYRGYSLGNWVCAAKFESNFNTQATNRNTDGSTDYG"
 
@@ -547,11 +549,52 @@ def test_titles_above_the_names_are_not_read_and_said(tmp_path, name, before, en
     assert said in pairs.notes
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.xlsx"])
+@pytest.mark.parametrize("unit", ["nM", "[nM]"])
+def test_a_row_of_units_below_the_names_is_read_into_them(tmp_path, name, unit):
+    kd = (10 ** (9 - PKD)).round(6)
+    names = ["VH", "VL", "antigen", "KD", "Tm"]
+    rows = [*zip(HEAVIES, LIGHTS, [AG] * len(kd), kd.tolist(), [65] * len(kd), strict=True)]
+
+    def write(*lines):
+        if name == "t.csv":
+            texts = [",".join(map(str, line)) for line in lines]
+            (tmp_path / name).write_text("\n".join(texts), encoding="utf-8")
+            return
+        book = openpyxl.Workbook()
+        for line in lines:
+            book.active.append([cell or None for cell in line])
+        book.save(tmp_path / name)
+
+    write(names, ["", "", "", unit, "°C"], *rows)
+    pairs = read_labels(tmp_path / name)
+    assert pairs.reading.unit == "kd_nm"
+    assert np.sort(pairs.pkd) == pytest.approx(np.sort(9 - np.log10(kd)))
+    assert pairs.table.row_name(0) == "3"
+    assert "row 2 is read as units: 'KD' in nM, 'Tm' in °C" in pairs.table.notes
+    for chunk_rows in (1, 2):
+        parts = [*open_table(tmp_path / name, ReadOptions(rows=chunk_rows))]
+        assert [row for part in parts for row in part.frame["VH"]] == HEAVIES
+        assert {part.first_row for part in parts} == {3}
+    # the name without it would be read in the unit of a run
+    with pytest.raises(ColumnError, match=r"found.*'KD \(nM\)'"):
+        read_labels(tmp_path / name, columns={"pkd": "KD"}, label="kd_pm")
+    # single letters may be residues
+    write(["wt", "mut", "note"], ["K", "M", ""], ["S", "T", ""])
+    (table,) = open_table(tmp_path / name, ReadOptions())
+    assert table.frame["wt"].tolist() == ["K", "S"]
+    # cells that the row below repeats are of a column of units
+    write([*names, "unit"], ["", "", "", "", "", "nM"], *([*row, "nM"] for row in rows))
+    stated = read_labels(tmp_path / name, columns={"pkd": "KD"}, bad_rows="skip")
+    assert stated.reading.why == "column 'unit' says so"
+
+
 def test_names_below_lines_of_several_cells_are_found_and_these_are_to_be_removed(tmp_path):
     table = pd.DataFrame({"VH": HEAVIES, "VL": LIGHTS, "antigen": AG, "KD (nM)": 10 ** (9 - PKD)})
-    (tmp_path / "t.csv").write_text(f"Table 1,,n = 3,\n{table.to_csv(index=False)}")
-    with pytest.raises(AbagError, match=r"row 2 holds 'VH', 'VL', 'antigen'"):
-        abag.plan(tmp_path / "t.csv")
+    for line in ("Table 1,,n = 3,", "Sequence,,,Kinetics"):  # of which one is named like a role
+        (tmp_path / "t.csv").write_text(f"{line}\n{table.to_csv(index=False)}")
+        with pytest.raises(AbagError, match=r"row 2 holds 'VH', 'VL', 'antigen'"):
+            abag.plan(tmp_path / "t.csv")
 
 
 def test_a_row_of_types_of_chains_is_no_line_of_names():
@@ -602,6 +645,19 @@ def test_lists_of_chains_as_pandas_writes_them_are_read_as_chains(tmp_path, name
     table[names[0]] = f"['{HEAVY}', '{LIGHTS[0]}', '{LIGHTS[1]}']"
     with pytest.raises(AbagError, match=r"has 3 chains; expected heavy\|light"):
         read_sequences(table, **options)
+
+
+@pytest.mark.parametrize("sign", [":", "/"])
+def test_an_antigen_that_is_joined_to_a_nanobody_is_not_its_light_chain(sign):
+    other = "MKT" + 3 * AG
+    designed = pd.DataFrame({"seq": [f"{heavy}{sign}{other}" for heavy in HEAVIES], "score": PKD})
+    options = {"no_antigen": True, "columns": {"antibody": "seq"}}
+    with pytest.raises(SequenceError, match=r"residues, is none; expected heavy and light. If it"):
+        read_sequences(designed, **options)
+    # what the user divides is taken, and so are light chains and chains of which none is known
+    for text in (f"{HEAVY}|{other}", f"{HEAVY}{sign}{LIGHT}", f"{other}{sign}{other[::-1]}"):
+        read = read_sequences(pd.DataFrame({"seq": [text]}), **options)
+        assert read.antibodies.chains == [tuple(re.split("[|/:]", text))]
 
 
 @pytest.mark.parametrize("sign", [",", ";", "/", "_", " + ", " [SEP] ", "<sep>"])

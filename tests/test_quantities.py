@@ -365,6 +365,21 @@ def test_replicates_that_differ_by_more_than_a_standard_deviation_are_said():
         assert ("Column 'metric' tells them apart: if it says what" in said) == is_told
 
 
+@pytest.mark.parametrize("cells", [(7.4, 6.0), ("huPD1", "muPD1"), ("25 °C", "37 °C")])
+def test_a_column_by_which_replicates_differ_is_named_instead_of_the_error_of_a_label(cells):
+    one = pd.DataFrame({"heavy": [3 * x for x in "ACDEFGHIKLMN"], "antigen": "MKT"})
+    values = np.random.default_rng(0).normal(60, 5, 2 * len(one))
+    frame = pd.concat([one, one], ignore_index=True)
+    frame = frame.assign(condition=np.repeat(cells, len(one)), Tm=values)
+    chosen = {"columns": {"label": "Tm"}}
+    assert any("the error of a label" in line for line in abag.plan(frame, **chosen)["problems"])
+    shifted = frame.assign(Tm=[*values[: len(one)], *(values[: len(one)] - 0.1)])
+    said = abag.plan(shifted, **chosen)["problems"]
+    told = "most of it between the values of column 'condition': if it says what was measured, keep"
+    assert any(told in line for line in said)
+    assert not any("the error of a label" in line for line in said)
+
+
 # ---- scale ---------------------------------------------------------------------------------------
 
 

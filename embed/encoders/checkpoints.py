@@ -335,7 +335,7 @@ def tiny_folder(name: str) -> Path:
     return folder
 
 
-def _random_files(config: Config, seed: int, *, with_head: bool = False) -> dict[str, bytes]:
+def _random_files(config: Config, seed: int, *, with_head: bool) -> dict[str, bytes]:
     from safetensors.numpy import save
 
     family = family_of(config)

@@ -222,9 +222,7 @@ class Attention:
 # --- torch's own attention: for GPUs without the Triton kernel, such as the T4, and for CPUs ------
 
 
-def group_lengths(
-    lengths: NDArray[np.int32], max_padding: float = MAX_PADDING
-) -> list[NDArray[np.int64]]:
+def group_lengths(lengths: NDArray[np.int32], max_padding: float) -> list[NDArray[np.int64]]:
     """Group N sequences of similar length, longest first.
 
     Parameters
@@ -333,9 +331,7 @@ def loads_by_descriptors() -> bool:
     return all(torch.cuda.get_device_capability(i) >= (9, 0) for i in range(count))
 
 
-def kernel_problems(
-    plan: DevicePlan, *, biased: bool, head_width: int = 64
-) -> dict[AttentionName, str]:
+def kernel_problems(plan: DevicePlan, *, biased: bool, head_width: int) -> dict[AttentionName, str]:
     """Return why each kernel cannot run, or an empty string; the fastest kernel first.
 
     Parameters

@@ -583,7 +583,7 @@ def as_store(store: Store | Path | str | None) -> Store:
     return store if isinstance(store, Store) else open_store(store)
 
 
-def open_as(store_class: type[S], path: Path | str, *, create: bool = False) -> S:
+def open_as(store_class: type[S], path: Path | str, *, create: bool) -> S:
     """Open a store as `open_store` does, as an object of this class."""
     path = user_path(path, "store")
     is_new = retrying(path, partial(_is_to_be_created, path, create=create))

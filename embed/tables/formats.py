@@ -298,6 +298,14 @@ def _remarks_on_titles(lines: Sequence[str]) -> list[str]:
     return [f"{counted(len(titles), 'line')} above the header not read: {quote_some(titles)}"]
 
 
+_UNIT_ALONE = re.compile(
+    r"[fpnuµμm]?M|[pnuµμm]?g/[mµμu]?L|k?(cal|J)/mol|(1/M|M-1|M\^-1|M⁻¹)[*·]?(/?s|s-1|s\^-1|s⁻¹)|1/Ms|"
+    r"1/s|s-1|s\^-1|s⁻¹|°?C|°C|K|%|nm|min|s|h|kDa|Da|RU|AU|a\.u\.|mg|µg|μg|ug",
+    re.IGNORECASE,
+)
+"""A cell that is a unit and no residue, name or class, apart from its brackets."""
+
+
 def read_separated(
     file: IO[Any],
     separator: str,
@@ -310,11 +318,18 @@ def read_separated(
     """Read text with this separator, after lines `above`; AIRR files become a row per cell."""
     names = _header_names(file, separator, above)
     first_row += above
+    units = _units_below(file, separator, above)
+    if units:
+        stated = [f"{name!r} in {unit}" for name, unit in zip(names, units, strict=True) if unit]
+        remarks = [*remarks, f"row {first_row} is read as units: {', '.join(stated)}"]
+        for at, unit in enumerate(units):
+            if unit and unit not in names[at]:
+                names[at] += f" ({unit})"
     # with low_memory, pandas chooses the type of a column anew within one chunk; blank lines are
     # rows, so that the others have the numbers that spreadsheets and editors show
     read: dict[str, Any] = {"sep": separator, "low_memory": False, "skip_blank_lines": False}
     read["skiprows"] = above
-    if names[:1] == ["Unnamed: 0"]:  # which may have no place in the header
+    if units or names[:1] == ["Unnamed: 0"]:  # which may have no place in the header
         read |= {"names": names, "header": 0}
     if options.as_written:
         read["keep_default_na"] = False
@@ -331,13 +346,40 @@ def read_separated(
         notes = reader._replace(remarks=notes.remarks + reader.remarks)
         yield from in_chunks(joined, options.rows, notes)
         return
+    left_out = 1 if units else 0
+    first_row += left_out
     if options.rows is None:
-        yield Chunk(_with_missing(pd.read_csv(file, **read), options), first_row, notes)
+        whole = pd.read_csv(file, **read).iloc[left_out:]
+        yield Chunk(_with_missing(whole, options), first_row, notes)
         return
     # closed also if the caller takes the first chunks only
     with pd.read_csv(file, chunksize=options.rows, **read) as frames:
         for frame in frames:
-            yield Chunk(_with_missing(frame, options), first_row, notes)
+            yield Chunk(_with_missing(frame.iloc[left_out:], options), first_row, notes)
+            left_out = 0
+
+
+def _units_below(file: IO[Any], separator: str, above: int) -> list[str]:
+    """Return the units in the row below the names, with which instruments and papers begin.
+
+    Nothing unless all its cells are units or empty, and the row below has other cells there.
+    """
+    file.seek(0)
+    top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    try:
+        lines = pd.read_csv(file, sep=separator, nrows=3, skiprows=above, **top)
+    except pd.errors.ParserError:  # rows of more fields
+        return []
+    if len(lines) < 3:
+        return []
+    _, row, next_row = lines.fillna("").to_numpy().tolist()
+    units = [re.sub(r"[()\[\]\s]", "", cell) for cell in row]
+    filled = [at for at, unit in enumerate(units) if unit]
+    if not (filled and all(_UNIT_ALONE.fullmatch(units[at]) for at in filled)):
+        return []
+    are_labels = all(next_row[at].strip() not in ("", row[at].strip()) for at in filled)
+    are_residues = all(len(row[at].strip()) == 1 for at in filled)  # K and M
+    return units if are_labels and not are_residues and len(filled) < len(units) else []
 
 
 def _with_missing(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
@@ -400,8 +442,11 @@ def read_excel(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
     """Read the only sheet that has values, as a CSV export of it would be read."""
     cells, remarks = _read_sheet(file, options.table.sheet)
     first_row = int(cells.index[0]) + 2
-    text = io.StringIO(newline="")
-    csv.writer(text, quoting=csv.QUOTE_ALL).writerows(cells.to_numpy().tolist())
+    lines = []
+    for row in cells.to_numpy().tolist():  # csv.writer takes four times as long
+        fields = [cell.replace('"', '""') for cell in row]
+        lines.append('"' + '","'.join(fields) + '"\n')
+    text = io.BytesIO("".join(lines).encode())
     yield from read_separated(text, ",", options, first_row=first_row, remarks=remarks)
 
 
@@ -492,7 +537,7 @@ def _filled_part(
     how many rows are crossed out.
     """
     sheet.reset_dimensions()  # which some programs state too small
-    filled: dict[tuple[int, int], str] = {}
+    filled: dict[int, dict[int, str]] = {}  # by column, then by row
     formats: dict[int, tuple[str, str]] = {}
     struck: dict[int, str] = {}
     has_struck = any(font.strike for font in sheet.parent._fonts)  # else no cell is asked
@@ -504,23 +549,24 @@ def _filled_part(
                         text = f"{relation[1]}{text}"
                     else:
                         formats.setdefault(column, (cell.number_format, text))
-                filled[row, column] = text
+                filled.setdefault(column, {})[row] = text
                 if has_struck and cell.font.strike:
                     struck.setdefault(row, cell.coordinate)
     if not filled:
         return None
-    first_row, _ = min(filled)
-    last_row, _ = max(filled)
-    rows = range(first_row, last_row + 1)
-    columns = {column for _, column in filled}
-    empty = len(rows) * len(columns) - len(filled)
+    last_row = max(map(max, filled.values()))
+    rows = range(min(map(min, filled.values())), last_row + 1)
+    empty = len(rows) * len(filled) - sum(map(len, filled.values()))
     if empty > MOST_EMPTY:
         msg = (
             f"row {last_row + 1} has a value, with {empty:,} empty cells above; expected the rows "
             "of one table. Delete what is far below the table"
         )
         raise ValueError(msg)
-    cells = pd.Series(filled, dtype=object).unstack(fill_value="").reindex(rows, fill_value="")
+    columns = {}
+    for column in sorted(filled):
+        columns[column] = [filled[column].get(row, "") for row in rows]
+    cells = pd.DataFrame(columns, rows, dtype=object)
     titles = _count_titles(cells.iloc[: MOST_TITLES + 1].to_numpy().tolist())
     if titles:
         remarks += _remarks_on_titles(cells.iloc[:titles].agg("".join, axis=1).tolist())

@@ -42,7 +42,7 @@ from abag.embed.tables.chains import (
     parse_antibody,
 )
 from abag.embed.tables.chains import antigen as antigen_chains
-from abag.embed.tables.columns import LONGEST_NAME, ROLES, MissingColumn, find_columns
+from abag.embed.tables.columns import LONGEST_NAME, ROLES, UNNAMED, MissingColumn, find_columns
 from abag.embed.tables.content import (
     SHORT,
     antigen_candidates,
@@ -51,6 +51,7 @@ from abag.embed.tables.content import (
     drop_unused_roles,
     holds_sequences,
     refuse_exchanged,
+    refuse_other_header,
     with_content,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
@@ -410,6 +411,8 @@ def _open_file(
             chosen[role] = column
     options = replace(options, columns=chosen)
     top = replace(first.with_roles(chosen), source=name or first.source)
+    if any(map(UNNAMED.fullmatch, top.names)):  # whose names may be in the second line
+        refuse_other_header(top)
     for role, used in of_run.items():
         instead = top.columns.get(role)
         if used and used not in present and instead is not None:

@@ -172,17 +172,60 @@ def _part(table: pa.Table) -> SequencePart:
     return SequencePart(chains, _keys(table).copy(), table["row"].to_numpy(), forms, replaced)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UniqueSequences:
-    """The distinct sequences of one kind in some rows, in the order of their first rows."""
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """The N distinct sequences of one kind in a table, and which of them each of its R rows has."""
 
     kind: Kind
     chains: list[Chains]
     """N sequences."""
     keys: NDArray[np.uint8]
     """Shape (N, 16)."""
-    of_row: NDArray[np.int64]
+    of_row: NDArray[np.integer]
     """Shape (R,); row ``r`` holds ``chains[of_row[r]]``."""
+
+    @classmethod
+    def of(cls, kind: Kind, chains: Sequence[Chains]) -> Sequences:
+        """Collect the distinct sequences of R rows, whose chains are given."""
+        collected = SequenceCollector(kind)
+        collected.add(chains, slice(None))
+        return collected.finish()
+
+
+class SequenceCollector:
+    """Collects the distinct sequences of one kind from the chunks of a table."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._number: dict[Chains, int] = {}
+        self._of_row: list[NDArray[np.int32]] = []
+
+    def add(self, chains: Sequence[Chains], of_row: NDArray[np.integer] | slice) -> None:
+        """Add a chunk of R rows.
+
+        Parameters
+        ----------
+        chains : sequence of tuple of str
+            The distinct sequences of the chunk.
+        of_row : ndarray of int, shape=(R,), or slice
+            Index in `chains` of the sequence of each row.
+        """
+        number = [self._number.setdefault(sequence, len(self._number)) for sequence in chains]
+        self._of_row.append(np.array(number, np.int32)[of_row])
+
+    def finish(self) -> Sequences:
+        """Return what was collected, and forget it; call this once, after the last chunk."""
+        chains = list(self._number)
+        self._number.clear()
+        keys = keys_array(self._kind, chains)
+        return Sequences(self._kind, chains, keys, np.concatenate(self._of_row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueSequences(Sequences):
+    """Those of some rows, in the order of their first rows, with how they were read."""
+
+    of_row: NDArray[np.int64]
     first_rows: NDArray[np.int64]
     """Shape (N,); number of the row in which each sequence occurs first."""
     replaced: NDArray[np.int32]
@@ -288,6 +331,29 @@ class SequenceTable(Table):
         return replace(self, sequences=ordered)
 
 
+class Tally:
+    """What was counted, skipped and not used in the chunks that were read of a table."""
+
+    def __init__(self) -> None:
+        self.source = ""
+        """Names of all its tables, once a chunk is read."""
+        self.counts = Counter[str]()
+        self.skipped = SkippedRows()
+        self.ignored = list[str]()
+
+    def add(self, chunk: SequenceTable) -> None:
+        """Add what is told of a chunk; what is told of each is kept once."""
+        self.source = chunk.all_sources
+        self.counts.update(chunk.counts)
+        self.skipped.update(chunk.skipped)
+        self.ignored += [line for line in chunk.ignored if line not in self.ignored]
+
+    @property
+    def notes(self) -> list[str]:
+        """Those of `SequenceTable`, of all chunks."""
+        return self.ignored + describe_counts(self.counts, self.skipped)
+
+
 def read_pairs(
     table: TableLike,
     options: TableOptions = _DEFAULTS,
@@ -371,14 +437,10 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
     # columns that a table lacks have no type there, and are left to the others
     frames = [part.frame.dropna(axis="columns", how="all") for part in parts]
     frame = pd.concat(frames, ignore_index=True).reindex(columns=[*joined.names])
-    counts: Counter[str] = Counter()
-    skipped = SkippedRows()
-    ignored: list[str] = []
+    tally = Tally()
     used: set[str] = set()
     for part in parts:
-        counts.update(part.counts)
-        skipped.update(part.skipped)
-        ignored += part.ignored
+        tally.add(part)
         used.update(part.columns.values())
     columns = {role: name for role, name in joined.columns.items() if name in used}
     row_numbers = np.concatenate([part.row_numbers for part in parts])
@@ -406,9 +468,9 @@ def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
         row_numbers=row_numbers,
         positions=np.concatenate([part.positions for part in parts]),
         sequences=sequences,
-        skipped=skipped,
-        counts=dict(counts),
-        ignored=ignored,
+        skipped=tally.skipped,
+        counts=dict(tally.counts),
+        ignored=tally.ignored,
         labels=tuple(file.label for file in joined.files),
         file_of_row=np.concatenate([part.file_of_row for part in parts]),
     )
@@ -470,7 +532,10 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
     if table.reader.numbers is not None:
         numbers = np.array(table.reader.numbers, np.int64)[positions]
     is_empty = table.are_empty()
+    is_comment = table.are_comments()
     skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[is_empty].tolist()])
+    skipped.rows += [(row, COMMENT) for row in numbers[is_comment].tolist()]
+    is_empty |= is_comment
     is_bad = np.zeros(len(table.frame), np.bool_)
     for row, cell in _bad_cells(table, parsed).items():
         if not is_empty[row]:
@@ -612,7 +677,9 @@ _FOUND = {
 
 EMPTY_ROW = BadCell("", "empty row", "", "every cell is empty")
 """Skipped whatever ``--bad-rows`` is: it holds nothing, and spreadsheets do not show it."""
+COMMENT = BadCell("", "comment", "", "is a comment, with nothing beside it")
 _ALWAYS_SKIPPED = {
+    COMMENT.reason: "of a comment (#)",
     EMPTY_ROW.reason: "with only empty cells",
     NOT_PRODUCTIVE: "without a productive chain",
 }

@@ -559,6 +559,10 @@ class References:
     """Antigen of every row, before its mutations."""
     remarks: tuple[str, ...] = ()
 
+    def constant(self, kind: Kind) -> str | None:
+        """Return the sequence of every row, before its mutations; None if rows have their own."""
+        return self.parent if kind == "antibody" else self.antigen
+
     def constants(self) -> tuple[str, str]:
         """Return the antigen and the parent of all rows as a run keeps them; empty without one.
 
@@ -600,64 +604,81 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     if parent is not None:
         _check_parent(parent)
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
-    constants = {"antibody": parent, "antigen": antigen}
-    named_kinds = [kind for kind in KINDS if kind in kinds and constants[kind] is None]
-    columns: dict[str, str] = {}
-    remarks: list[str] = []
+    references = References(names=names, parent=parent, antigen=antigen)
     if names is not None:
-        for kind in named_kinds:
-            columns |= _name_columns(table, names, options, kind, {*columns.values()})
-        remarks += _describe_names(table, names, columns, options)
-        parent_named = options.parent is not None and names.find("antibody", options.parent)
-        antigen_named = options.antigen is not None and names.find("antigen", options.antigen)
-        if not (columns or parent_named or antigen_named):
-            if not all(_has_sequences(table, kind) for kind in named_kinds):
-                raise _unused(table, names)
-            remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
-    by_name = frozenset(columns)
+        references = _with_names(references, names, table, options, kinds)
+    return _with_mutations(references, table, options, kinds)
+
+
+def _with_names(
+    references: References,
+    names: NamedSequences,
+    table: Table,
+    options: TableOptions,
+    kinds: Sequence[Kind],
+) -> References:
+    """Add the columns that hold names, each of which is looked up."""
+    named_kinds = [kind for kind in kinds if references.constant(kind) is None]
+    columns: dict[str, str] = {}
+    for kind in named_kinds:
+        columns |= _name_columns(table, names, options, kind, {*columns.values()})
+    remarks = [*_describe_names(table, names, columns, options)]
+    parent_named = options.parent is not None and names.find("antibody", options.parent)
+    antigen_named = options.antigen is not None and names.find("antigen", options.antigen)
+    if not (columns or parent_named or antigen_named):
+        if not all(_has_sequences(table, kind) for kind in named_kinds):
+            raise _unused(table, names)
+        remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
+    return replace(
+        references,
+        columns=columns,
+        by_name=frozenset(columns),
+        has_peptides="antigen" in columns and _has_peptides(table, names, columns["antigen"]),
+        remarks=tuple(remarks),
+    )
+
+
+def _with_mutations(
+    references: References, table: Table, options: TableOptions, kinds: Sequence[Kind]
+) -> References:
+    """Add the columns of mutations, and how these are read."""
     mutations, further, split = mutation_columns(table, options, kinds)
+    remarks = [*references.remarks]
     if not mutations:
-        remarks += describe_unapplied(replace(table, columns={**table.columns, **columns}))
+        named = replace(table, columns={**table.columns, **references.columns})
+        remarks += describe_unapplied(named)
     light = further.get(LIGHT_MUTATIONS, "")
     parts = [further[role] for role in MUTATION_PARTS if role in further]
-    has_peptides = (
-        names is not None
-        and "antigen" in columns
-        and _has_peptides(table, names, columns["antigen"])
-    )
     rules = _mutation_rules(options, mutations)
     written = {kind: [*(parts if kind in split else ()), x] for kind, x in mutations.items()}
     if light:
         written["antibody"].append(light)
-    remarks += _describe_mutations(table, written, parts, rules, constants)
+    remarks += _describe_mutations(table, written, parts, rules, references)
     if split and "mutation_wild" not in further:
         remarks.append(
             "no column has the wild-type residues, so that they are not checked: are the numbers "
             "those of the parent?"
         )
-    columns |= {MUTATIONS[kind]: name for kind, name in mutations.items()} | further
     chain_of_role: dict[str, ChainId] = {}
-    if "antibody" in rules and not rules["antibody"].shared:
+    if light:
+        chain_of_role = {"mutations": "H", LIGHT_MUTATIONS: "L"}
+    elif "antibody" in rules and not rules["antibody"].shared:
         name = mutations["antibody"]
-        chain_of_role["mutations"] = chain_of_column(name)
-        if not (chain_of_role["mutations"] or light) and are_in_order(table, name):
+        if chain_id := chain_of_column(name):
+            chain_of_role["mutations"] = chain_id
+        elif are_in_order(table, name):
             chain_of_role["mutations"] = IN_ORDER
             remarks.append(
                 f"column {name!r}: mutations before ':' are of the heavy chain, those behind it of "
                 "the light one, as in A50G:WT"
             )
-    if light:
-        chain_of_role = {"mutations": "H", LIGHT_MUTATIONS: "L"}
-    return References(
-        columns=columns,
-        names=names,
-        by_name=by_name,
-        has_peptides=has_peptides,
-        parent=parent,
+    of_mutations = {MUTATIONS[kind]: name for kind, name in mutations.items()} | further
+    return replace(
+        references,
+        columns={**references.columns, **of_mutations},
         rules=rules,
         split=split,
-        chain_of_role={role: chain for role, chain in chain_of_role.items() if chain},
-        antigen=antigen,
+        chain_of_role=chain_of_role,
         remarks=tuple(remarks),
     )
 
@@ -684,12 +705,12 @@ def _describe_mutations(
     columns: Mapping[Kind, Sequence[str]],
     parts: Sequence[str],
     rules: Mapping[Kind, MutationRules],
-    constants: Mapping[str, str | None],
+    references: References,
 ) -> Iterator[str]:
     """Say in lines which columns hold mutations, and what of them cannot be checked."""
     for kind, kind_rules in rules.items():
         owner = "--parent" if kind == "antibody" else "--antigen"
-        if constants[kind] is None:
+        if references.constant(kind) is None:
             owner = f"the {kind} of the row"
         verb = "hold" if len(columns[kind]) > 1 else "holds"
         yield (

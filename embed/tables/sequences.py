@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from abag.core.errors import AbagError, TableError
 from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
+    ANTIBODY_ROLES,
     CHAIN_ROLES,
     LIGHT_MUTATIONS,
     LONG_RUN,
@@ -156,6 +157,8 @@ class ParsedColumn:
     """Problem of each bad sequence, by its index."""
     stopped: list[int] = field(default_factory=list)
     """Indices of those with a chain that ended in a stop codon."""
+    joined: list[int] = field(default_factory=list)
+    """Indices of those whose chains are joined by a sign that is no sure separator."""
 
     @classmethod
     def constant(cls, rows: int, parsed: ParsedSequence, text: str = "") -> ParsedColumn:
@@ -247,11 +250,14 @@ def parse_column(
         try:
             text = references.text(role, texts[i])
             column.read(i, parse(text), text)
-            if role == "antigen" and are_joined(texts[i]):
-                column.mark("joined antigen", [i])
+            # ColabFold writes complexes of any chains with a colon
+            if are_joined(texts[i]) or (role == "antibody" and ":" in text):
+                column.joined.append(i)
         except UNREADABLE as error:
             column.chains[i] = ("", "") if parse is parse_antibody else ("",)
             column.refuse(i, kind, str(texts[i]), error, f"column {name!r}")
+    if role == "antigen":
+        column.mark("joined antigen", column.joined)
     return column
 
 
@@ -721,11 +727,13 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
     if places != "auto":
         sample = min(len(unclear), NUMBERED_AT_MOST) if table.frame.index[0] == 0 else 0
         chosen = np.linspace(0, len(unclear) - 1, sample).astype(int)
+        chosen = np.union1d(chosen, np.flatnonzero(np.isin(unclear, column.joined)))
         column.mark("unclear", np.delete(unclear, chosen).tolist())
         unclear = unclear[chosen]
     is_misplaced = (heavy_N == LIGHT_TYPE) | (light_N == HEAVY_TYPE)
     unusual = np.flatnonzero(is_open & ~is_unclear & is_misplaced)
     todo = np.union1d(unclear, unusual).tolist()
+    joined = {*column.joined}
     for i in bar(iterable=todo, desc="looking at chains", unit=" texts", delay=2):
         heavy, light = chains[i]
         types = (chain_types(heavy, heavy_N[i]), chain_types(light, light_N[i]))
@@ -735,13 +743,24 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
             for text, domains in zip(chains[i], types, strict=True)
         ]
         try:
+            if i in joined and any(is_unknown) and any(types):
+                raise UnsureDomains(_not_both(chains[i], is_unknown))
             chains[i], forms[i] = place_chains(chains[i], types, places)
             if any(is_unknown):
                 forms[i] += "+unknown chain"
         except UnsureDomains as error:
-            names = [table.columns[role] for role in CHAIN_ROLES if role in table.columns]
+            names = [table.columns[role] for role in ANTIBODY_ROLES if role in table.columns]
             where = f"column {quote_names(names)}"
             column.refuse(i, "antibody", "|".join(chains[i]), error, where)
+
+
+def _not_both(chains: Chains, is_unknown: Sequence[bool]) -> str:
+    """Say of chains, of which one is no variable domain, that it may be the antigen."""
+    other = chains[is_unknown.index(True)]
+    return (
+        f"{quoted(other)} beside a variable domain, {len(other)} residues, is none; expected heavy "
+        "and light. If it is the antigen, write it into a column of its own, else heavy|light"
+    )
 
 
 def _with_short_chain(sequences: Sequence[Chains], least: int = SHORT) -> list[int]:

@@ -24,6 +24,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
+from html import unescape
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
@@ -63,8 +64,20 @@ from abag.embed.tables.formats import (
     refuse_repeated,
 )
 
-_MINUS = str.maketrans(dict.fromkeys("−‐‑‒–﹣－", "-"))
-"""Signs that are set for a minus."""
+_SIGNS = str.maketrans(
+    dict.fromkeys("−‐‑‒–﹣－", "-")
+    | dict.fromkeys("≈≃≅∼～", "~")
+    | {"＞": ">", "＜": "<", "⩾": "≥", "≧": "≥", "⩽": "≤", "≦": "≤"}
+)
+"""Signs that are set for a minus or a relation."""
+_EXPONENT = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
+_RAISED = str.maketrans(_EXPONENT, "0123456789+-")
+_POWER = re.compile(
+    rf"(?<=[0-9])\s*[x×·⋅∙*]\s*10\s*(?:\^\s*[({{]?([-+]?[0-9]{{1,2}})[)}}]?|([-+][0-9]{{1,2}})|"
+    rf"([{_EXPONENT}]+))\s*$",
+    re.IGNORECASE,
+)
+"""A power of ten behind a number; 1.2 x 109 may have lost that its 9 was raised."""
 _GROUPED = re.compile(
     "(?<![0-9.,])[0-9]{1,3}(?:[\u00a0\u2007\u2008\u2009\u200a\u202f][0-9]{3})+(?![0-9])"
 )
@@ -75,6 +88,7 @@ _DECIMAL_COMMA = re.compile(
 )
 _THOUSANDS_COMMA = re.compile(r"[-+]?[1-9][0-9]{0,2}(,[0-9]{3})+(\.[0-9]+)?")
 _THOUSANDS_POINT = re.compile(r"[-+]?[1-9][0-9]{0,2}(\.[0-9]{3}){2,}")
+_UNCLEAR_POINT = re.compile(r"[-+]?[1-9][0-9]{0,2}(\.[0-9]{3})?")
 Commas: TypeAlias = Literal["", "decimals", "thousands", "unclear"]
 _REMOVE_MARKS: dict[str, Callable[[str], str]] = {
     "decimals": lambda text: text.replace(".", "").replace(",", "."),
@@ -107,14 +121,19 @@ def signs_of_words(column: str) -> Mapping[str, str]:
 def plain_number(text: str) -> str:
     """Spell a number with ASCII signs: ``−1.5`` as ``-1.5``, ``12 500`` with thin spaces as 12500.
 
-    Text of anything else keeps its meaning. Spaces in other places stay, so that it is no number.
+    Powers of ten, ``1.2 × 10⁻⁹``, become ``1.2e-9``, and ``&gt;5``, of a web page, ``>5``. Text of
+    anything else keeps its meaning. Spaces in other places stay, so that it is no number.
     """
-    if text.isascii():
+    if "&" in text:
+        text = unescape(text)
+    if not text.isascii():
+        # invisible characters, such as a byte order mark
+        visible = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
+        signs = visible.translate(_SIGNS)
+        text = _GROUPED.sub(lambda found: re.sub(r"\s", "", found[0]), signs).strip()
+    if "10" not in text:
         return text
-    # invisible characters, such as a byte order mark
-    visible = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
-    dashed = visible.translate(_MINUS)
-    return _GROUPED.sub(lambda found: re.sub(r"\s", "", found[0]), dashed).strip()
+    return _POWER.sub(lambda found: "e" + found[found.lastindex or 0].translate(_RAISED), text)
 
 
 def read_names(cells: pd.Series) -> pd.Series:
@@ -147,6 +166,17 @@ def meaning_of_commas(cells: Sequence[object]) -> Commas:
     if are_decimals and not are_thousands and not has_points:
         return "decimals"
     return "unclear" if any(map(_THOUSANDS_POINT.fullmatch, marked)) else ""
+
+
+def with_unclear_point(cells: Iterable[object]) -> str:
+    """Return a number such as ``1.000`` of which none of a column shows what its point is before.
+
+    Empty if one does, as ``1.5`` and ``0.125``, or if there are no points.
+    """
+    texts = [_BOUND.sub("", plain_number(cell)).strip() for cell in cells if isinstance(cell, str)]
+    numbers = [text for text in texts if any(map(str.isdigit, text))]
+    pointed = [text for text in numbers if "." in text]
+    return pointed[0] if pointed and all(map(_UNCLEAR_POINT.fullmatch, numbers)) else ""
 
 
 class CellNumbers(NamedTuple):
@@ -384,6 +414,15 @@ class Table:
                     still_empty[at] = cell.strip() == ""
             empty[empty] = still_empty
         return empty
+
+    def are_comments(self) -> NDArray[np.bool_]:
+        """Mark the rows with a text behind # in their first cell, and no other; shape (R,)."""
+        comment = np.zeros(len(self.frame), np.bool_)
+        first = listed_cells(self.frame.iloc[:, 0])
+        marked = [isinstance(cell, str) and cell.startswith("#") for cell in first]
+        if any(marked):
+            comment[marked] = replace(self, frame=self.frame.iloc[marked, 1:]).are_empty()
+        return comment
 
 
 def open_table(table: OneTable, reading: ReadOptions) -> Iterator[Table]:

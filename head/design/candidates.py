@@ -27,7 +27,7 @@ from abag.embed.tables.columns import refuse_absent
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.layout import NOTHING, FileLayout, Layout, LayoutRecord, read_top_row
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.pairs import SequenceTable, read_pairs
+from abag.embed.tables.pairs import Sequences, SequenceTable, read_pairs
 from abag.embed.tables.table import (
     NoRows,
     Table,
@@ -64,9 +64,9 @@ from abag.head.labels.values import refuse_cells
 from abag.head.models.pair_vectors import Index
 from abag.head.models.probit import WITHIN
 from abag.head.predictor.folder import load_predictor
-from abag.head.predictor.options import RankOptions
-from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Sequences
-from abag.head.predictor.scoring import PairReader, refuse_antigen
+from abag.head.predictor.options import RankOptions, refuse_antigen
+from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor
+from abag.head.predictor.scoring import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, read_written_pairs
 from abag.head.runs.run_folder import labels_as_in_the_run, layout_of, read_config
 
@@ -408,7 +408,7 @@ def _with_flags(found: pd.DataFrame, chunk: SequenceTable) -> pd.DataFrame:
     """Add what a table has of the model's part of sigma, flags, regimes and sites."""
     if "sigma" in found and "sigma_model" in chunk.frame:
         found["sigma_model"] = _finite(chunk, "sigma_model", "standard error", "0 or more", low=0.0)
-    found["far"] = _flags(chunk, "far") if "far" in chunk.frame else False
+    found["far"] = _far_flags(chunk) if "far" in chunk.frame else False
     if "regime" in chunk.frame:
         found["regime"] = chunk.frame["regime"].astype("category").to_numpy()
     if set(SITE_COLUMNS) <= {*chunk.frame}:
@@ -432,10 +432,10 @@ def _finite(
     return value
 
 
-def _flags(chunk: SequenceTable, column: str) -> Bools:
-    flags = read_texts(chunk.frame[column]).str.lower().map(_BOOLEANS)
+def _far_flags(chunk: SequenceTable) -> Bools:
+    flags = read_texts(chunk.frame["far"]).str.lower().map(_BOOLEANS)
     problem = "is not a valid flag; expected True or False. Fix it, or remove the column."
-    refuse_cells(chunk, flags.isna().to_numpy(), column, problem, PredictionError)
+    refuse_cells(chunk, flags.isna().to_numpy(), "far", problem, PredictionError)
     return flags.to_numpy(np.bool_)
 
 
@@ -451,7 +451,7 @@ def _places_of(text: str) -> list[str]:
     return [" ".join(place) for place in zip(*columns, strict=False) if all(place)]
 
 
-def read_chosen_rows(layout: Layout, rows: Ints, *, typed: bool = False) -> pd.DataFrame:
+def read_chosen_rows(layout: Layout, rows: Ints, *, typed: bool) -> pd.DataFrame:
     """Read all columns of some rows of a table, in the order of `rows`, as they are written.
 
     The index of the result is `rows`. With `typed`, columns of a text table that are numbers are

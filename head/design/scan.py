@@ -30,6 +30,7 @@ from abag.core.files import replacing
 from abag.core.messages import counted, reporting, say
 from abag.embed.store.store import open_store
 from abag.embed.tables.layout import NOTHING, with_habits
+from abag.embed.tables.pairs import Sequences
 from abag.embed.tables.table import writing_table
 from abag.head.design.sites import (
     Mutant,
@@ -45,12 +46,11 @@ from abag.head.labels.headers import INSIDE, PKD, Quantity
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.predictor.explain import explain_residues, residue_parts
-from abag.head.predictor.options import ScanOptions
-from abag.head.predictor.predictor import Scorer, Sequences
+from abag.head.predictor.options import ScanOptions, is_run_alone
+from abag.head.predictor.predictor import Scorer
 from abag.head.predictor.scoring import (
-    SamePredictions,
+    PredictionsByRegime,
     check_table_out,
-    is_run_alone,
     loaded,
     region_of_run,
     rounded,
@@ -295,11 +295,9 @@ class _ScoredScan:
     """Of the single mutants, then of the double mutants, then of those with more mutations."""
     double_mutants: int
     drawn_mutants: int
-    regimes: Counter[str]
-    """Mutants by regime."""
+    by_regime: PredictionsByRegime
     verdicts: dict[str, str]
-    """What the run has shown for these."""
-    same: SamePredictions
+    """What the run has shown for the regimes that occur."""
     improved: int
     best: pd.DataFrame
     """The best of those that improve, at most `BEST_ON_PAGE`."""
@@ -433,7 +431,8 @@ def scan(
         parents, skipped = read_parents(chosen, remembered)
         say_random_weights(predictor)
         scored = _score_all(predictor, store, parents, chosen, quantity, encoding)
-        for text in scored.same.describe("mutant"):
+        equal = scored.by_regime.describe("mutant")
+        for text in equal:
             say(text)
         summary = _summarize(scored, skipped, out, page, start_s)
         table = quantity.outward(scored.scores.frame)
@@ -452,7 +451,7 @@ def scan(
             chosen.residues,
             contributions,
             predictor,
-            [*scored.verdicts.values(), *scored.same.describe("mutant"), describe_far(summary)],
+            [*scored.verdicts.values(), *equal, describe_far(summary)],
         )
         # both are written before either gets its name, so that a full disk leaves neither
         with replacing(page) as partial, writing_table(out) as write:
@@ -486,9 +485,8 @@ def _score_all(
         multiple = score_mutants(predictor, store, parents, doubles + drawn, measured, encoding)
         frame = pd.concat([single_scores.frame, multiple.frame], ignore_index=True)
         scores = single_scores._replace(frame=frame)
-    regimes = Counter(scores.frame["regime"].tolist())
-    same = SamePredictions(quantity, predictor.kinds)
-    same.add(scores.frame)
+    by_regime = PredictionsByRegime(quantity, predictor.kinds)
+    by_regime.add(scores.frame)
     sigma = scores.frame.get("difference_sigma")
     gain = quantity.sign * scores.frame["difference"]
     improves = gain > (0.0 if sigma is None else sigma.fillna(0.0))
@@ -499,9 +497,8 @@ def _score_all(
         scores=scores,
         double_mutants=len(doubles),
         drawn_mutants=len(drawn),
-        regimes=regimes,
-        verdicts=predictor.say_verdicts(regimes, "mutant"),
-        same=same,
+        by_regime=by_regime,
+        verdicts=predictor.say_verdicts(by_regime.rows, "mutant"),
         improved=int(improves.sum()),
         best=scores.frame.loc[gain[improves].nlargest(BEST_ON_PAGE).index],
     )
@@ -526,10 +523,10 @@ def _summarize(
         "rows": len(frame),
         "double_mutants": scored.double_mutants,
         "drawn_mutants": scored.drawn_mutants,
-        "regimes": dict(scored.regimes),
+        "regimes": scored.by_regime.rows,
         "verdicts": scored.verdicts,
-        "can_rank": scored.same.can_rank,
-        "same_prediction": scored.same.regimes,
+        "can_rank": scored.by_regime.can_rank,
+        "same_prediction": scored.by_regime.same,
         "improved": scored.improved,
         "measured": int(measured),
         "median_sigma": None if sigma is None else float(sigma.median()),

@@ -17,7 +17,7 @@ import pandas as pd
 from abag.core.errors import PredictionError
 from abag.core.messages import bar, counted, printable, say
 from abag.embed.tables.chains import IMGT_REGIONS, locate_positions, position_number
-from abag.embed.tables.layout import NOTHING, LayoutRecord
+from abag.embed.tables.layout import LayoutRecord
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import read_names
 
@@ -215,9 +215,7 @@ NAME_ROLES = ("antibody_name", "id")
 LONGEST_SITE = 60
 
 
-def read_parents(
-    options: ScanOptions, remembered: LayoutRecord = NOTHING
-) -> tuple[list[Parent], int]:
+def read_parents(options: ScanOptions, remembered: LayoutRecord) -> tuple[list[Parent], int]:
     """Read the parents that have residues to mutate; count and report those that have none."""
     table = read_pairs(_table(options), options, remembered=remembered)
     table.report_notes()

@@ -139,7 +139,7 @@ def _refuse_affinity(name: str) -> None:
 
 def as_frame(
     X: Any,  # noqa: ANN401 - whatever the caller passes
-    columns: Mapping[str, str | int] | None = None,
+    columns: Mapping[str, str | int] | None,
 ) -> pd.DataFrame:
     """Return X as a pandas DataFrame; the columns of an array are called by their places.
 
@@ -162,8 +162,8 @@ def as_frame(
 def read_frame(
     X: Any,  # noqa: ANN401 - whatever the caller passes
     *,
-    columns: Mapping[str, Any] | None = None,
-    options: TableOptions | None = None,
+    columns: Mapping[str, Any] | None,
+    options: TableOptions | None,
 ) -> SequenceTable:
     """Read the pairs of a DataFrame; row r of the result is row r of `X`."""
     X = as_frame(X, columns)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, Typed
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import expit, logit, stdtrit
+from scipy.special import expit, logit, ndtri, stdtrit
 
 from abag.core.arrays import Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
@@ -78,6 +78,8 @@ NEARLY_ALL = 0.9
 MANY_BOUNDS = 0.2
 """Share of bounds among the tested pairs from which errors of the others are not judged: what could
 be measured exactly is a selection."""
+COVERED = float(ndtri(0.95))
+"""Half the width of a 90 % interval, in sigmas."""
 SURE = 1.96
 """Half the width of a 95 % interval, in standard deviations."""
 TIED = 1e-12
@@ -306,9 +308,9 @@ def score_regime(
     skill_of_pairs = _avoided(square, of_mean, weight)
     intervals = {
         "rmse": _error_interval(square, tested),
-        "r2": _interval(r2_of_pairs, tested, most=1.0),
-        "skill": _interval(skill_of_pairs, tested, most=1.0),
-        "coverage": _interval(covered, tested, least=0.0, most=1.0),
+        "r2": _share_interval(r2_of_pairs, tested),
+        "skill": _share_interval(skill_of_pairs, tested),
+        "coverage": _share_interval(covered, tested, least=0.0),
         "rmse_of_mean": _root_interval(of_mean, tested),
         "rmse_of_best": _root_interval(of_best, tested),
     }
@@ -415,17 +417,18 @@ def _mean(value: Floats | None, weight: Floats | None) -> float | None:
     return None if value is None else float(np.average(value, weights=weight))
 
 
-def _root(square: Floats, weight: Floats | None = None) -> float:
+def _root(square: Floats, weight: Floats | None) -> float:
     return float(np.sqrt(np.average(square, weights=weight)))
 
 
-def _interval(
-    value: Floats | None, tested: TestedPairs, least: float = -np.inf, most: float = np.inf
+def _share_interval(
+    value: Floats | None, tested: TestedPairs, least: float = -np.inf
 ) -> list[float] | None:
+    """Return the interval of a mean that is at most 1."""
     claim = None if value is None else mean_claim(value, tested.groups, weight=tested.weight)
     if claim is None or claim.low is None or claim.high is None:
         return None
-    return [max(least, claim.low), min(most, claim.high)]
+    return [max(least, claim.low), min(1.0, claim.high)]
 
 
 def _root_interval(
@@ -541,7 +544,7 @@ def _describe_bounds(
     """Say why errors are not judged where many labels are bounds, and what is known instead."""
     text = f"errors cannot be judged, as {share:.0%} of the tested pairs are bounds"
     if concordance is not None:
-        cell = show_claim(concordance._asdict())
+        cell = with_interval(concordance.value, [concordance.low, concordance.high])
         text += f": of pairs of these with a known order, {cell} are predicted in this order"
     for limit in limits:
         where, other = ("below", "above") if limit.side < 0 else ("above", "below")
@@ -731,7 +734,7 @@ def compare_models(
     tested: TestedPairs,
     predicted: Floats,
     reference: Floats,
-    quantity: Quantity = PKD,
+    quantity: Quantity,
 ) -> str:
     """Say in one sentence which of two models has smaller errors in a regime."""
     is_exact = tested.is_exact
@@ -840,7 +843,7 @@ def rank_values(
     pkd: Floats,
     cell: Ints,
     sequence: Ints,
-    weight: Floats | None = None,
+    weight: Floats | None,
 ) -> RankValues:
     """Return the Spearman correlation of each unit of `rank_units`, and what pairs add to it.
 
@@ -958,7 +961,7 @@ def _rank_claims(
 
 
 def _rank_claim(
-    tested: TestedPairs, predicted: Floats, cell: Ints, sequence: Ints, level: float = LEVEL
+    tested: TestedPairs, predicted: Floats, cell: Ints, sequence: Ints, level: float
 ) -> Claim | None:
     """Return the mean correlation over the units of `rank_units`, by their pairs, and its interval.
 
@@ -997,13 +1000,6 @@ def _rank_claim(
         return low, high
 
     return _widest(value, [group[rows] for group in tested.groups], weight, limits)
-
-
-def show_claim(claim: Mapping[str, float | None] | None) -> str:
-    """Show a claim with its interval; a dash if there is none."""
-    if claim is None:
-        return "-"
-    return with_interval(claim["value"], [claim["low"], claim["high"]])
 
 
 def two_digits(value: float) -> str:

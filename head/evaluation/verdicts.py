@@ -42,10 +42,14 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import align, counted, quoted
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.table import read_texts
-from abag.head.evaluation.metrics import METRICS, average_precision, hits_by_cutoff
+from abag.head.evaluation.metrics import (
+    METRICS,
+    average_precision,
+    hits_by_cutoff,
+    level_folds,
+)
 from abag.head.evaluation.scores import (
     LEAST_OF_SIDE,
-    ROUNDING,
     RegimeScore,
     TestedPairs,
     cells,
@@ -54,7 +58,6 @@ from abag.head.evaluation.scores import (
     largest_rmse,
     least_perfect,
     mean_claim,
-    show_claim,
     two_digits,
     with_interval,
 )
@@ -279,7 +282,7 @@ def _calibration(strong: Bools, p: Floats, weight: Floats) -> list[dict[str, Any
     return bins
 
 
-def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[str]:
+def describe_strong(summary: StrongSummary, quantity: Quantity) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
     relation = ">=" if quantity.sign > 0 or quantity.classes else "<="
     title = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
@@ -323,7 +326,7 @@ def _missed(cut: Mapping[str, Any]) -> str:
     return f" (not {level})" if missed else ""
 
 
-def page_of(summary: StrongSummary, quantity: Quantity = PKD) -> dict[str, Any]:
+def page_of(summary: StrongSummary, quantity: Quantity) -> dict[str, Any]:
     """Lay out a summary: a row per regime, and of each its cut-offs and bins of p_strong."""
     regimes = []
     overview = list[list[Any]]()
@@ -516,12 +519,19 @@ def _value(name: str, show: Callable[[float], str]) -> Cell:
     return lambda regime: with_interval(regime[name], regime["intervals"][name], show)
 
 
+def _show_claim(claim: Mapping[str, float | None] | None) -> str:
+    """Show a claim with its interval; a dash if there is none."""
+    if claim is None:
+        return "-"
+    return with_interval(claim["value"], [claim["low"], claim["high"]])
+
+
 def _claim(name: str) -> Cell:
-    return lambda regime: show_claim(regime[name])
+    return lambda regime: _show_claim(regime[name])
 
 
 def _claim_of_classes(name: str) -> Cell:
-    return lambda regime: show_claim(regime["classes"][name])
+    return lambda regime: _show_claim(regime["classes"][name])
 
 
 def _pairs(regime: Mapping[str, Any]) -> str:
@@ -552,6 +562,13 @@ FAR = 2.0
 """A label is far from the others at this multiple of their range."""
 MOST_WORDS = 20
 """Distinct cells of a column that may say what the labels of its rows are of."""
+LOOKED_AT = 2_000
+"""Pairs of several measurements in which such a column is looked for."""
+FEWEST_SHIFTED = 20
+"""Measurements of pairs with several, from which a column is said to shift labels."""
+SHIFTED_SHARE = 0.5
+"""Share of the variance within pairs that the values of such a column explain: never by chance."""
+_KEEP_ONE = ": if it says what was measured, keep the rows of one of its values."
 FEWEST_BESIDE_FAR = 10  # different labels, below which none is far
 
 
@@ -642,10 +659,12 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
                 "metrics within antigen, and at new antigens."
             )
     if pairs.noise is not None:
-        lines.append(
-            f"Replicates have a standard deviation of {quantity.show(pairs.noise)} {quantity}: the "
-            "error of a label that was measured once."
-        )
+        spread = f"Replicates have a standard deviation of {quantity.show(pairs.noise)} {quantity}"
+        column, is_shifting = _what_parts(pairs)
+        if is_shifting:
+            lines.append(f"{spread}, most of it between the values of column {column!r}{_KEEP_ONE}")
+        else:
+            lines.append(f"{spread}: the error of a label that was measured once.")
     return lines
 
 
@@ -766,31 +785,46 @@ def _implausible_labels(summary: dict[str, Any], pairs: LabelledPairs) -> list[s
         number = summary[name]
         if number:
             verb = of_one if number == 1 else of_several
-            more = _say_what_parts(pairs) if name == "conflicting_pairs" else ""
+            column, _ = _what_parts(pairs) if name == "conflicting_pairs" else ("", False)
+            more = f" Column {column!r} tells them apart{_KEEP_ONE}" if column else ""
             lines.append(f"{counted(number, noun)} {verb} {problem}{more}")
     return lines
 
 
-def _say_what_parts(pairs: LabelledPairs) -> str:
-    """Name the column of words that no two measurements of a pair share, as a long table has it."""
+def _what_parts(pairs: LabelledPairs) -> tuple[str, bool]:
+    """Return the column of which no two measurements of a pair share a value, as in a long table.
+
+    And whether their labels differ by it, as replicates of two pH do; else it is one of words.
+    """
     if pairs.usable is None:
-        return ""
+        return "", False
     pair = ["antibody", "antigen"]
     rows = pairs.usable[pairs.usable.duplicated(pair, keep=False)]
-    frame = pairs.table.frame.iloc[rows["row"]]
+    rows = rows[rows.groupby(pair, sort=False).ngroup() < LOOKED_AT]
     used = {*pairs.table.columns.values()}
-    for name in [name for name in frame if name not in used]:
-        texts = read_texts(frame[name]).reset_index(drop=True)
-        words = texts.drop_duplicates()
-        are_few = 1 < len(words) <= MOST_WORDS and 2 * len(words) < len(texts)
-        if not are_few or not words.str.contains("[A-Za-z]{2}").all():
+    of_words = ""
+    for name in [name for name in pairs.table.names if name not in used]:
+        cells = pairs.table.frame[name].iloc[rows["row"]]
+        if not 1 < cells.astype(str).nunique() <= MOST_WORDS:
             continue
-        if not rows[pair].assign(text=texts.to_numpy()).duplicated().any():
-            return (
-                f" Column {name!r} tells them apart: if it says what was measured, keep the rows "
-                "of one of its values."
-            )
-    return ""
+        texts = read_texts(cells).set_axis(rows.index)
+        words = texts.drop_duplicates()
+        are_few = len(words) <= MOST_WORDS and 2 * len(words) < len(texts)
+        if not are_few or rows[pair].assign(text=texts).duplicated().any():
+            continue
+        if _shifts(rows[rows["censored"] == 0], texts):
+            return name, True
+        if not of_words and words.str.contains("[A-Za-z]{2}").all():
+            of_words = name
+    return of_words, False
+
+
+def _shifts(rows: pd.DataFrame, words: pd.Series) -> bool:
+    """Tell whether words of rows explain most of how labels of a pair differ from their mean."""
+    differences = rows["pkd"] - rows.groupby(["antibody", "antigen"])["pkd"].transform("mean")
+    by_word = differences.groupby(words.loc[rows.index])
+    between = (by_word.size() * by_word.mean() ** 2).sum()
+    return len(rows) >= FEWEST_SHIFTED and bool(between > SHIFTED_SHARE * (differences**2).sum())
 
 
 def _count_disputed_antigens(pairs: LabelledPairs) -> int:
@@ -908,9 +942,7 @@ def _average_precision(
     if not is_positive.any():
         return None
     weight = np.ones(len(predicted)) if tested.weight is None else tested.weight
-    _, fold = np.unique(tested.fold, return_inverse=True)
-    level = np.bincount(fold, weight * predicted) / np.bincount(fold, weight)
-    above = np.round(predicted - level[fold], ROUNDING)
+    above = level_folds(predicted, tested.fold, weight)
     value = average_precision(is_positive, above, weight)
     assert value is not None
     fewest = min(tested.groups, key=lambda group: len(np.unique(group)))

@@ -418,7 +418,7 @@ def read_cells(
     features: Sequence[str],
     categories: Sequence[str],
     source: str,
-    row_name: Callable[[int], str] = _from_one,
+    row_name: Callable[[int], str],
 ) -> FeatureCells:
     """Read columns of a table, by name.
 

@@ -26,11 +26,13 @@ from abag.embed.tables.table import (
     BOUND_WORDS,
     SIDES,
     Table,
+    meaning_of_commas,
     read_bounds,
     read_numbers,
     read_texts,
     says_no_binding,
     signs_of_words,
+    with_unclear_point,
 )
 from abag.head.labels.classes import read_classes, refuse_two_values, says_class
 from abag.head.labels.column import ColumnMeaning, LabelLayout
@@ -158,6 +160,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         side = np.zeros(len(raw), np.int8)
     else:
         raw, side, commas = read_bounds(cells)
+        _refuse_unclear_points(table, column)
         pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
     affinities = Affinities(
         source=table.source,
@@ -186,6 +189,21 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
             bound = f"pKd {bound}"
         return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
     return affinities
+
+
+def _refuse_unclear_points(table: Table, column: str) -> None:
+    """Refuse ``1.000`` beside decimal commas, as spreadsheets of such countries write 1000."""
+    number = with_unclear_point(table.distinct_cells(column))
+    if not number:
+        return
+    for name in table.names:
+        if meaning_of_commas(table.distinct_cells(name)) == "decimals":
+            msg = (
+                f"{table.source}: column {column!r} holds {number}, and {name!r} decimal commas: "
+                f"it may be {number.replace('.', '')} or {float(number):g}; expected one decimal "
+                "sign. Write it without the point, or with a comma."
+            )
+            raise LabelError(msg)
 
 
 def _given_floor(read: Affinities, no_binding: float) -> float:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -824,7 +824,27 @@ class Exchange(NamedTuple):
     """Prediction less that with each of the letters, in pKd; 0 with that of the pair itself."""
 
 
-def exchanges(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Iterator[Exchange]:
+LossesOf: TypeAlias = Callable[["NDArray[np.uint8]", "NDArray[np.uint8]", slice], Floats]
+"""Returns what predictions lose with each of V letters, (P, V), given the letters of the pairs,
+(P,), these letters, (V,), and the columns of the place."""
+
+
+@runtime_checkable
+class ComparesResidues(Protocol):
+    """Predict by columns of residues, and by the same ones with a letter exchanged."""
+
+    @property
+    def compared(self) -> tuple[SideColumns, ...]:
+        """Return the sides that are compared by residues."""
+
+    def exchange_losses(self, encoded: PairVectors, side: SideColumns) -> LossesOf:
+        """Return a function of what predictions lose by exchanged letters of one side.
+
+        `encoded` are pairs with columns of residues in place of the vectors of `compared` sides.
+        """
+
+
+def exchanges(model: ComparesResidues, vectors: PairVectors) -> Iterator[Exchange]:
     """Exchange the letters of pairs one by one, and yield what their predictions lose.
 
     Only places are looked at where training sequences differ, or a pair has a letter that none of
@@ -849,11 +869,6 @@ def exchanges(model: ResidueKernel | OneHotRidge, vectors: PairVectors) -> Itera
                 reference = int(reference_S[place])
                 yield Exchange(side.kind, place, own_P, reference, letters, loss_PV)
             first = after
-
-
-LossesOf: TypeAlias = Callable[["NDArray[np.uint8]", "NDArray[np.uint8]", slice], Floats]
-"""Returns what predictions lose with each of V letters, (P, V), given the letters of the pairs,
-(P,), these letters, (V,), and the columns of the place."""
 
 
 def _letter_columns(side: SideColumns) -> Matrix:

@@ -48,15 +48,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
-"""Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
-LARGEST_RATIO = 8.0
-"""Largest ratio of the two parts of sigma^2 at the median deviation: the noise is at least a third
-of sigma, or sigma of a pair that was trained on could be a tenth of its error."""
-CENSORED_ROUNDS = 20
-"""Rounds of expectation maximisation if there are censored pairs."""
-SMALLEST = 1e-6
-"""Least noise in pKd: errors of 0 would have sigma 0."""
 PARALLEL_COLUMNS = 1500
 """Columns from which a ridge uses all cores. A smaller one is faster on one core, and with several
 it waits for threads wherever another process keeps a core busy: 57 s instead of 6."""
@@ -95,47 +86,6 @@ def expected_labels(
     expected = np.where(censored == 0, label, mean + censored * sigma * ratio)
     left = np.clip(1 - ratio * (allowed + ratio), 0, 1)  # share of the variance
     return expected, np.where(censored == 0, 0.0, np.square(sigma) * left)
-
-
-def fit_sigma(
-    error: Floats, deviation: Floats, censored: NDArray[np.int8] | None = None
-) -> tuple[float, float]:
-    """Fit spread and noise to errors by maximum likelihood.
-
-    Parameters
-    ----------
-    error : Floats, shape=(R,)
-        Label or bound minus prediction, in pKd.
-    deviation : Floats, shape=(R,)
-        Standard deviation of each prediction, in pKd.
-    censored : NDArray, shape=(R,), dtype=int8, optional
-        -1 if the label is below its bound, 1 if above, 0 if exact; None: all are exact.
-
-    Returns
-    -------
-    tuple of float
-        Spread, a factor of the deviation, and noise in pKd.
-    """
-    square = error**2
-    spread, noise = _fit_squares(square, deviation)
-    if censored is None or not censored.any():
-        return spread, noise
-    for _ in range(CENSORED_ROUNDS):
-        sigma = np.sqrt(spread**2 * deviation**2 + noise**2)
-        mean, variance = expected_labels(error, censored, np.zeros_like(error), sigma)
-        spread, noise = _fit_squares(mean**2 + variance, deviation)
-    return spread, noise
-
-
-def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
-    # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
-    factor_KR = 1 + RATIOS[:, None] * deviation**2
-    noise2_K = np.maximum(np.mean(square / factor_KR, axis=1), SMALLEST**2)
-    loss_K = np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)
-    loss_K[RATIOS * np.median(deviation**2) > LARGEST_RATIO] = np.inf
-    best = int(np.argmin(loss_K))
-    noise = np.sqrt(noise2_K[best])
-    return float(noise * np.sqrt(RATIOS[best])), float(noise)
 
 
 class NormalEquations:
@@ -579,7 +529,7 @@ class _Columns:
 
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
-    def sums(self, rows: Ints, weight: Floats | None = None) -> Tensor:
+    def sums(self, rows: Ints, weight: Floats | None) -> Tensor:
         """Sum products of columns over rows, (R,), each as often as its weight says: (W, W)."""
         import torch
 

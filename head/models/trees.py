@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Floats, Ints, Matrix, checked_array
+from abag.embed.tables.chains import KINDS
 from abag.head.models.pair_vectors import (
     Arrays,
     FeatureScaling,
@@ -31,6 +32,7 @@ from abag.head.models.pair_vectors import (
     given_features,
 )
 from abag.head.models.residue_kernel import (
+    LossesOf,
     SideColumns,
     columns_of,
     sides_of,
@@ -72,6 +74,37 @@ class _Block(NamedTuple):
     """Row of each pair."""
 
 
+class _Passed(NamedTuple):
+    """Hold the nodes that some walks pass, (Q,): the walk, the node, and its column."""
+
+    walk_Q: Ints
+    node_Q: NDArray[np.int32]
+    column_Q: NDArray[np.int32]
+
+    @classmethod
+    def by_column(cls, steps: Sequence[_Passed], columns: slice) -> _Passed:
+        """Join the nodes of steps that ask for some columns, in the order of these."""
+        asking = []
+        for step in steps:
+            is_here = (step.column_Q >= columns.start) & (step.column_Q < columns.stop)
+            asking.append([part[is_here] for part in step])
+        joined = [np.concatenate(parts) for parts in zip(*asking, strict=True)]
+        order = np.argsort(joined[-1], kind="stable")
+        return cls(*(part[order] for part in joined))
+
+    def first(self, columns: slice) -> tuple[Ints, NDArray[np.int32]]:
+        """Return the walks that ask for some columns, ascending, and the first node of each, (W,).
+
+        The nodes must be in the order of columns.
+        """
+        here = slice(*np.searchsorted(self.column_Q, [columns.start, columns.stop]))
+        walk_Q, node_Q = self.walk_Q[here], self.node_Q[here]
+        order = np.lexsort((node_Q, walk_Q))  # the next node of a tree is behind
+        walk_Q, node_Q = walk_Q[order], node_Q[order]
+        is_first = np.diff(walk_Q, prepend=-1) > 0
+        return walk_Q[is_first], node_Q[is_first]
+
+
 @dataclass(frozen=True, slots=True)
 class Trees(PairModel):
     """Predict the mean of the leaves to which trees lead."""
@@ -89,6 +122,11 @@ class Trees(PairModel):
     """What the column is compared with; of a leaf, the prediction in pKd."""
     features: FeatureScaling | None = None
 
+    @property
+    def compared(self) -> tuple[SideColumns, ...]:
+        """Return the sides that are compared by residues."""
+        return self.settings.sides
+
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); ValueError if the pairs have another number of columns."""
         blocks = column_blocks(vectors, self.settings.sides, self.features)
@@ -96,18 +134,29 @@ class Trees(PairModel):
         if width != self.settings.width:
             msg = f"trees of {self.settings.width} columns, and pairs of {width}"
             raise ValueError(msg)
+        trees = len(self.root_T)
         predicted_P = np.empty(len(vectors))
-        step = max(1, min(MOST_WALKS // len(self.root_T), MOST_VALUES // width))
+        step = max(1, min(MOST_WALKS // trees, MOST_VALUES // width))
         for at in range(0, len(vectors), step):
             rows = np.arange(at, min(at + step, len(vectors)))
-            predicted_P[rows] = self._walk(joined_columns(blocks, rows))
+            walk_W = np.arange(len(rows) * trees)
+            leaf_W = self._walk(joined_columns(blocks, rows), walk_W, self.root_T[walk_W % trees])
+            predicted_P[rows] = leaf_W.reshape(-1, trees).mean(axis=1)
         return predicted_P
 
-    def _walk(self, x_PC: Matrix) -> Floats:
-        """Follow every tree to its leaf for every pair; return the mean of the leaves, (P,)."""
-        trees = len(self.root_T)
-        node_W = np.tile(self.root_T, len(x_PC))
-        row_W = np.repeat(np.arange(len(x_PC)), trees)
+    def _walk(
+        self,
+        x_PC: Matrix,
+        walk_W: Ints,
+        start_W: NDArray[np.int32],
+        passed: list[_Passed] | None = None,
+    ) -> Floats:
+        """Follow trees from some nodes to the leaves, add the nodes to `passed`; return the leaves.
+
+        The number of a walk, (W,), is that of its pair times that of trees, plus that of its tree.
+        """
+        row_W = walk_W // len(self.root_T)
+        node_W = start_W.copy()
         walking = np.arange(len(node_W))
         while len(walking):
             here = node_W[walking]
@@ -115,9 +164,54 @@ class Trees(PairModel):
             is_inside = column != LEAF
             if not is_inside.all():
                 walking, here, column = walking[is_inside], here[is_inside], column[is_inside]
+            if passed is not None:
+                passed.append(_Passed(walk_W[walking], here, column))
             is_left = x_PC[row_W[walking], column] <= self.number_N[here]
             node_W[walking] = np.where(is_left, self.left_N[here], self.right_N[here])
-        return np.asarray(self.number_N[node_W].reshape(-1, trees).mean(axis=1))
+        return self.number_N[node_W]
+
+    def exchange_losses(self, encoded: PairVectors, side: SideColumns) -> LossesOf:
+        """Return a function of what predictions lose by exchanged letters of one side.
+
+        Trees are walked again from the first node that an exchange can change: without the letter
+        of the pair, from that which asks for the place; with another, for that letter.
+        """
+        trees = len(self.root_T)
+        blocks = column_blocks(encoded, self.settings.sides, self.features)
+        x_PC = joined_columns(blocks, np.arange(len(encoded)))
+        before = blocks[: KINDS.index(side.kind)]
+        first = sum(block.table_NC.shape[1] for block in before)
+        walk_W = np.arange(len(x_PC) * trees)
+        steps = list[_Passed]()
+        leaf_W = self._walk(x_PC, walk_W, self.root_T[walk_W % trees], steps)
+        asking = _Passed.by_column(steps, slice(first, first + side.one_hot.width))
+
+        def losses_of(
+            own_P: NDArray[np.uint8], seen_V: NDArray[np.uint8], columns: slice
+        ) -> Floats:
+            here = slice(first + columns.start, first + columns.stop)
+            walk_W, start_W = asking.first(here)
+            if not len(walk_W):
+                return np.zeros((len(own_P), len(seen_V)))
+            own_PC = x_PC[:, here].copy()
+            x_PC[:, here] = 0
+            steps = list[_Passed]()
+            without_W = self._walk(x_PC, walk_W, start_W, steps)
+            asking_without = _Passed.by_column(steps, here)
+            lost_P = np.bincount(walk_W // trees, leaf_W[walk_W] - without_W, len(own_P))
+            loss_PV = np.repeat(lost_P[:, None], len(seen_V), axis=1)
+            for number in range(len(seen_V)):  # each letter of training has a column
+                column = here.start + number
+                again_W, start_again_W = asking_without.first(slice(column, column + 1))
+                x_PC[:, column] = 1
+                with_W = self._walk(x_PC, again_W, start_again_W)
+                x_PC[:, column] = 0
+                lost_W = without_W[np.searchsorted(walk_W, again_W)] - with_W
+                loss_PV[:, number] += np.bincount(again_W // trees, lost_W, len(own_P))
+            x_PC[:, here] = own_PC
+            return loss_PV / trees
+
+        return losses_of
 
     def arrays(self) -> Arrays:
         """Return the nodes of the trees, and the scaling of features."""

@@ -1,11 +1,11 @@
 """What each residue contributes to a prediction: ``predict --explain``, and on average in a report.
 
-The ridge and the kernels on residues of variants predict again with one residue exchanged. What a
-residue contributes is the difference of the prediction from that with the other residues that
-training has in its place, weighted as the regime of the pair weighs these parts. Where labels are
-classes, it is that of the latent value (probit), in standard deviations of its noise. The other
-parts, which read vectors of whole sequences, and trees are not explained; their share of the weight
-is reported. P pairs, V letters that training has at a place.
+Ridge, kernels and trees that compare residues of variants predict again with one residue exchanged.
+What a residue contributes is the difference of the prediction from that with the other residues
+that training has in its place, weighted as the regime of the pair weighs these parts. Where labels
+are classes, it is that of the latent value (probit), in standard deviations of its noise. The other
+parts, which read vectors of whole sequences, are not explained; their share of the weight is
+reported. P pairs, V letters that training has at a place.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from abag.core.errors import PredictionError
 from abag.core.messages import counted, say
 from abag.embed.tables.chains import KINDS, locate_positions
 from abag.head.models.residue_kernel import (
-    OneHotRidge,
-    ResidueKernel,
+    ComparesResidues,
     align,
     chains_of,
     exchanges,
@@ -72,10 +71,11 @@ class Explanation(NamedTuple):
 
 
 def residue_parts(models_of: Mapping[str, Sequence[object]]) -> list[str]:
-    """Return the names of the parts that are explained: ridge and kernels on residues."""
+    """Return the names of the parts that are explained: those that compare residues."""
     names = []
     for name, models in models_of.items():
-        if all(isinstance(model, OneHotRidge | ResidueKernel) for model in models):
+        # trees read shares of residues where no side consists of variants
+        if all(isinstance(model, ComparesResidues) and model.compared for model in models):
             names.append(name)
     return names
 
@@ -84,9 +84,9 @@ def refuse_unexplained(predictor: Predictor, pairs: int) -> None:
     """Raise `PredictionError` if no part of a predictor has positions, or there are many pairs."""
     if not residue_parts(predictor.parts.models):
         msg = (
-            "--explain: no part of the predictor is a ridge or kernel on residues of variants; "
-            "expected one of them. Leave it out, or fit with --head stack or "
-            "one_hot_ridge on a table of variants."
+            "--explain: no part of the predictor compares residues of variants; expected one "
+            "that does. Leave it out, or fit with --head stack or one_hot_ridge on a table of "
+            "variants."
         )
         raise PredictionError(msg)
     if pairs > MOST_PAIRS:
@@ -379,7 +379,7 @@ def _say_shares(predictor: Predictor, used: NDArray[np.object_]) -> dict[str, fl
             say(f"{where}: residues explain the parts with {share:.0%} of the weight")
         else:
             say(
-                f"{where}: the ridge and kernels on residues have no weight there, and nothing "
-                "is explained"
+                f"{where}: the parts that compare residues have no weight there, and nothing is "
+                "explained"
             )
     return shares

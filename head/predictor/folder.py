@@ -57,6 +57,7 @@ from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
 from abag.embed.store.store import Store, open_store
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
 from abag.embed.tables.columns import quote_some
+from abag.embed.tables.pairs import Sequences
 from abag.head.labels.column import RunLayout
 from abag.head.labels.features import FeatureColumns, ReadFeatures
 from abag.head.models.pair_vectors import PairVectors, SideVectors, StoredVectors
@@ -68,7 +69,6 @@ from abag.head.predictor.predictor import (
     Predictor,
     ScoredPairs,
     Scorer,
-    Sequences,
     VectorSpec,
     ViewSpec,
 )
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.predictor.weigh import WeighedRegime, WeighedRun
-    from abag.head.training.inputs import RunInputs
+    from abag.head.training.inputs import RunInputs, SplitInputs
 
 
 SCHEMA = 19
@@ -151,12 +151,11 @@ def record_digest(record: Mapping[str, Any], weights: bytes | Path) -> str:
 
 
 def make_predictor(
-    inputs: RunInputs,
+    inputs: SplitInputs,
     parts: Parts,
     weighed: WeighedRun,
-    trained: Ints,
 ) -> Predictor:
-    """Join what was fitted to all pairs, (T,), and what the folds have measured.
+    """Join what was fitted to all pairs, and what the folds have measured.
 
     Raises `RunError` if a regime gives weight to a part that was not fitted to all pairs.
     """
@@ -170,7 +169,7 @@ def make_predictor(
         if differs.any():
             keys = pairs.table.sequences[kind].keys[: len(factor)]
             noise[kind] = KnownNoise(keys[differs], factor[differs])
-    assert inputs.sides is not None
+    trained = inputs.trained
     seen: dict[Kind, KnownSequences] = {}
     for side in inputs.sides:
         identity = getattr(inputs.options, f"{side.kind}_identity")
@@ -472,10 +471,8 @@ def _trial(record: PredictorRecord) -> PairVectors:
 def check_saved(
     folder: Path,
     predictor: Predictor,
-    inputs: RunInputs,
+    inputs: SplitInputs,
     regimes: Sequence[WeighedRegime],
-    trained: Ints,
-    seed: int,
 ) -> None:
     """Load a predictor that was saved, and compare it with the one that was fitted.
 
@@ -490,14 +487,11 @@ def check_saved(
         Where it was saved.
     predictor : Predictor
         As it was fitted.
-    inputs : RunInputs
-        The pairs of the table, and the store with their vectors.
+    inputs : SplitInputs
+        The pairs of the table, which of them the parts were fitted to, and the store with their
+        vectors.
     regimes : sequence of WeighedRegime
         With their out-of-fold predictions.
-    trained : ndarray, shape=(T,)
-        The pairs that the parts were fitted to.
-    seed : int
-        Of the sample.
 
     Raises
     ------
@@ -506,7 +500,8 @@ def check_saved(
         held-out ones.
     """
     store = open_store(inputs.store.path)
-    rng = np.random.default_rng([seed, len(trained)])
+    trained = inputs.trained
+    rng = np.random.default_rng([inputs.options.seed, len(trained)])
     saved = load_predictor(folder)
     try:
         rows = _sampled(rng, trained, SCORED)

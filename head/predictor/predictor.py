@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -39,12 +39,12 @@ from abag.core.messages import counted, reporting, say
 from abag.core.options import user_path
 from abag.core.python_surface import as_html, names_keywords, shorten
 from abag.embed.store.store import NoSuchEncoder, Store, name_encoders, open_store
-from abag.embed.tables.chains import KINDS, NO_ANTIGEN, Chains, Kind, keys_array
+from abag.embed.tables.chains import KINDS, NO_ANTIGEN, Chains, Kind
 from abag.embed.tables.chains import antibody as antibody_chains
 from abag.embed.tables.chains import antigen as antigen_chains
 from abag.embed.tables.columns import column_option
 from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
-from abag.embed.tables.pairs import UniqueSequences, table_of
+from abag.embed.tables.pairs import Sequences, table_of
 from abag.head.labels.column import RunLayout
 from abag.head.labels.features import (
     LOGLIKS,
@@ -78,59 +78,12 @@ if TYPE_CHECKING:
     from abag.head.predictor.parts import Parts, UsedRegime
 
 
-AnySequences: TypeAlias = "Sequences | UniqueSequences"
 WEIGHTS = "weights.safetensors"
 RECORD = "predictor.json"
 SCORE_COLUMNS = PREDICT_COLUMNS
 SAME_PREDICTION_PKD = 1e-3
 """Predictions of one pair that differ by no more are one: products of matrices round each row of a
 table in their own way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sequences:
-    """The N distinct sequences of one kind in a table, and which of them each of its P rows has."""
-
-    kind: Kind
-    chains: list[Chains]
-    keys: NDArray[np.uint8]
-    of_row: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, kind: Kind, chains: Sequence[Chains]) -> Sequences:
-        """Collect the distinct sequences of P rows, whose chains are given."""
-        collected = SequenceCollector(kind)
-        collected.add(chains, slice(None))
-        return collected.finish()
-
-
-class SequenceCollector:
-    """Collects the distinct sequences of one kind from the chunks of a table."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-        self._number: dict[Chains, int] = {}
-        self._of_row: list[NDArray[np.int32]] = []
-
-    def add(self, chains: Sequence[Chains], of_row: NDArray[np.integer] | slice) -> None:
-        """Add a chunk of P rows.
-
-        Parameters
-        ----------
-        chains : sequence of tuple of str
-            The distinct sequences of the chunk.
-        of_row : ndarray of int, shape=(P,), or slice
-            Index in `chains` of the sequence of each row.
-        """
-        number = [self._number.setdefault(sequence, len(self._number)) for sequence in chains]
-        self._of_row.append(np.array(number, np.int32)[of_row])
-
-    def finish(self) -> Sequences:
-        """Return what was collected, and forget it; call this once, after the last chunk."""
-        chains = list(self._number)
-        self._number.clear()
-        keys = keys_array(self._kind, chains)
-        return Sequences(self._kind, chains, keys, np.concatenate(self._of_row))
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,7 +346,7 @@ class Predictor:
         if self.features is not None and self.features.in_tables:
             refuse_features(self.features.in_tables, where, advice)
 
-    def refuse_without_chains(self, antibodies: AnySequences, where: str, advice: str = "") -> None:
+    def refuse_without_chains(self, antibodies: Sequences, where: str, advice: str = "") -> None:
         """Refuse antibodies if all lack a chain that nearly all training antibodies have.
 
         Raises
@@ -412,7 +365,7 @@ class Predictor:
         )
         raise PredictionError(msg)
 
-    def why_far_by_chains(self, antibodies: AnySequences) -> NDArray[np.object_]:
+    def why_far_by_chains(self, antibodies: Sequences) -> NDArray[np.object_]:
         """Say of N antibodies why their chains make them far, (N,); empty if they do not."""
         why = self.chains.why_far(antibodies.chains)
         trained = {key.tobytes() for key in self.seen["antibody"].keys}
@@ -627,7 +580,7 @@ class Predictor:
     def encode(
         self,
         path: Path,
-        *sides: AnySequences,
+        *sides: Sequences,
         **options: Any,  # noqa: ANN401
     ) -> None:
         """Encode the sequences that a store lacks, if the predictor can.
@@ -664,8 +617,7 @@ class Predictor:
                 options[f"{kind}_encoder"] = given.get(f"{kind}_encoder", encoder.origin)
                 options[f"{kind}_adapter"] = self.adapters.get(kind)
             if kind == "antigen":
-                # of "window-1022", window; "whole" is of an encoder without a longest chain
-                options["long_antigens"] = encoder.long.partition("-")[0].replace("whole", "window")
+                options["long_antigens"] = encoder.long
             opened = existing_store(store)
             folders = [] if opened is None else opened.folders(kind)
             if encoder.fingerprint not in {folder.fingerprint for folder in folders}:
@@ -719,7 +671,7 @@ class Scorer:
     """Scores pairs of stored sequences; only vectors of pairs scored together are in memory."""
 
     def __init__(
-        self, predictor: Predictor, store: Store, antibodies: AnySequences, antigens: AnySequences
+        self, predictor: Predictor, store: Store, antibodies: Sequences, antigens: Sequences
     ) -> None:
         self._predictor = predictor
         self._store = store
@@ -787,7 +739,7 @@ class Scorer:
             numbers_PF[:, number] = loglik_U[row_of_pair]
         return ReadFeatures(columns, features.cells._replace(numbers_RF=numbers_PF))
 
-    def _read(self, sequences: AnySequences, index: NDArray[np.integer]) -> SideVectors:
+    def _read(self, sequences: Sequences, index: NDArray[np.integer]) -> SideVectors:
         used, row = np.unique(index, return_inverse=True)
         x_ND = self._predictor.read(self._store, sequences.kind, sequences.keys[used])
         return SideVectors(x_ND, row, [sequences.chains[n] for n in used.tolist()])

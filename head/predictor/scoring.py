@@ -50,20 +50,20 @@ from abag.embed.tables.chains import (
 from abag.embed.tables.content import is_sequence
 from abag.embed.tables.formats import bare_suffix
 from abag.embed.tables.layout import (
-    NOTHING,
     OF_LABELS,
     Layout,
     LayoutRecord,
     one_table,
     tables_of,
 )
-from abag.embed.tables.options import AntibodyRegion, ReferenceOptions, TableOptions
+from abag.embed.tables.options import AntibodyRegion
 from abag.embed.tables.pairs import (
+    SequenceCollector,
+    Sequences,
     SequenceTable,
-    SkippedRows,
+    Tally,
     UniqueSequences,
     check_chunks,
-    describe_counts,
     read_pairs,
 )
 from abag.embed.tables.references import read_antigen
@@ -95,13 +95,11 @@ from abag.head.labels.headers import (
 )
 from abag.head.predictor import folder
 from abag.head.predictor.explain import Explanation, explain, refuse_unexplained
-from abag.head.predictor.options import PredictOptions, ScoringOptions
+from abag.head.predictor.options import PredictOptions, ScoringOptions, is_run_alone
 from abag.head.predictor.predictor import (
     SCORE_COLUMNS,
     Predictor,
     Scorer,
-    SequenceCollector,
-    Sequences,
 )
 from abag.head.regimes.splits import words_of
 
@@ -167,9 +165,7 @@ def row_bar(what: str, total: int | None = None) -> tqdm[Any]:
     return bar(total=total, desc=what, unit=" rows", unit_scale=True, delay=1)
 
 
-def refuse_score_columns(
-    names: Iterable[object], source: str, added: Sequence[str] = SCORE_COLUMNS
-) -> None:
+def refuse_score_columns(names: Iterable[object], source: str, added: Sequence[str]) -> None:
     """Raise `PredictionError` if a table has a column that the columns to add would overwrite."""
     taken = [name for name in names if name in added]
     if taken:
@@ -187,11 +183,11 @@ class PairReader:
         self,
         layout: Layout,
         added: Sequence[str],
-        features: FeatureColumns | None = None,
+        columns: FeatureColumns | None = None,
     ) -> None:
         self._layout = layout
         self._added = added
-        self._columns = features
+        self._columns = columns
         self.features: ReadFeatures | None = None
         """Of all rows, once all chunks are read, if the run reads any."""
         self.sequences: list[Sequences] = []
@@ -204,9 +200,7 @@ class PairReader:
     def __iter__(self) -> Iterator[SequenceTable]:
         """Yield the chunks; say at the end what was skipped and changed."""
         collected = [SequenceCollector(kind) for kind in KINDS]
-        counts = Counter[str]()
-        skipped = SkippedRows()
-        ignored = list[str]()
+        tally = Tally()
         cells = list[FeatureCells]()
         with row_bar("reading") as shown:
             for chunk in check_chunks(self._layout):
@@ -217,17 +211,15 @@ class PairReader:
                     columns = self._columns
                     source = chunk.source
                     cells.append(cells_of_run(columns, chunk.frame, source, chunk.row_name))
-                skipped.update(chunk.skipped)
-                counts.update(chunk.counts)
+                tally.add(chunk)
                 shown.update(len(chunk.frame))
-                self.source = chunk.all_sources
+                self.source = tally.source
                 self.first_row = chunk.first_row
-                ignored += [note for note in chunk.ignored if note not in ignored]
                 yield chunk
-        for note in ignored + describe_counts(counts, skipped):
+        for note in tally.notes:
             say(f"{self.source}: {note}")
         self.sequences = [collector.finish() for collector in collected]
-        self.skipped = len(skipped)
+        self.skipped = len(tally.skipped)
         if self._columns is not None:
             self.features = features_of(self._columns, joined_cells(cells), self.source)
 
@@ -311,28 +303,6 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
     return predictor.layout.antibody_region
 
 
-def is_run_alone(options: TableOptions, kinds: Sequence[Kind]) -> bool:
-    """Return whether a run is of antibodies alone, by its kinds, which must not be contradicted."""
-    is_alone = "antigen" not in kinds
-    if is_alone:
-        refuse_antigen(options)
-    elif options.no_antigen:
-        msg = (
-            "--no-antigen: the run was trained with antigens; expected the antigen of each pair. "
-            "Leave it out."
-        )
-        raise PredictionError(msg)
-    return is_alone
-
-
-def refuse_antigen(options: ReferenceOptions) -> None:
-    """Refuse an antigen that is given for a run of antibodies alone."""
-    if options.antigen is not None or "antigen" in options.columns:
-        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
-        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
-        raise PredictionError(msg)
-
-
 def check_table_out(
     out: Path | None,
     *more: Path,
@@ -371,7 +341,7 @@ class PairTable(PairReader):
         added: tuple[str, ...],
         columns: FeatureColumns | None,
         *,
-        typed: bool = False,
+        typed: bool,
     ) -> None:
         """Take the layout; `typed`: columns of a text table that are numbers are yielded so."""
         super().__init__(layout, added, columns)
@@ -455,9 +425,9 @@ class CrossedTables:
         antigens: TableLike,
         options: PredictOptions,
         added: tuple[str, ...],
-        reading: LayoutRecord = NOTHING,
+        reading: LayoutRecord,
         *,
-        typed: bool = False,
+        typed: bool,
     ) -> None:
         """Take two tables; `typed` is that of `PairTable`."""
         if options.antigen is not None:
@@ -670,19 +640,17 @@ def predict(
             refuse_unexplained(predictor, source.rows)
         predictor.encode(store, antibodies, antigens, **chosen.encoding(progress))
         scorer = Scorer(predictor, open_store(store), antibodies, antigens)
-        regimes = Counter[Any]()
         why_far = Counter[Any]()
-        same = SamePredictions(quantity, predictor.kinds)
+        by_regime = PredictionsByRegime(quantity, predictor.kinds)
         frames = list[pd.DataFrame]()
         with writing(out, frames) as write:
             for rows, scores in source.score(scorer):
-                same.add(scores)
-                regimes.update(scores["regime"].value_counts().to_dict())
+                by_regime.add(scores)
                 why_far.update(scores.loc[scores["far"], "why_far"].value_counts().to_dict())
                 shown_scores = quantity.outward(with_p_strong(scores, chosen.strong, quantity))
                 columns = pd.concat([rows, shown_scores.set_axis(rows.index)], axis=1)
                 write(rounded(columns, out, added, predictor.digits))
-            verdicts = predictor.say_verdicts(regimes, "row")
+            verdicts = predictor.say_verdicts(by_regime.rows, "row")
             _say_far(why_far)
             refuse_changed(table, before)
             if explained is not None and isinstance(source, PairTable):
@@ -695,7 +663,7 @@ def predict(
                         write_explanation(explanation.table.round(ROUNDED_CONTRIBUTIONS))
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         if several:
-            for text in same.describe("row"):
+            for text in by_regime.describe("row"):
                 say(f"{out or source.source}: {text}")
     if out is None:
         is_crossed = chosen.cross is not None
@@ -704,12 +672,12 @@ def predict(
         "out": str(out),
         "rows": source.rows,
         "skipped_rows": source.skipped,
-        "regimes": dict(regimes),
+        "regimes": by_regime.rows,
         "far_rows": why_far.total(),
         "why_far": dict(why_far),
         "verdicts": verdicts,
-        "can_rank": same.can_rank or not several,
-        "same_prediction": same.regimes if several else {},
+        "can_rank": by_regime.can_rank or not several,
+        "same_prediction": by_regime.same if several else {},
         "seconds": round(time.monotonic() - start_s, 3),
     }
     if explained is not None and explanation is not None:
@@ -762,9 +730,7 @@ def score_columns(strong: float | None) -> tuple[str, ...]:
     return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, STRONG_COLUMN)
 
 
-def with_p_strong(
-    scores: pd.DataFrame, strong: float | None, quantity: Quantity = PKD
-) -> pd.DataFrame:
+def with_p_strong(scores: pd.DataFrame, strong: float | None, quantity: Quantity) -> pd.DataFrame:
     """Add the probability that a pair is at least as good as `strong`, if that is given."""
     if strong is None:
         return scores
@@ -777,8 +743,8 @@ def with_p_strong(
 
 def predict_pair(
     predictor: Predictor,
-    heavy: str = "",
-    light: str = "",
+    heavy: str,
+    light: str,
     *,
     antigen: str | None = None,
     strong: float | None = None,
@@ -925,10 +891,17 @@ def _hold_one_value(ranges: pd.DataFrame) -> pd.Series:
     return (ranges["rows"] >= LEAST_EQUAL) & (ranges["high"] - ranges["low"] <= limit)
 
 
-class SamePredictions:
-    """Find the regimes whose rows all have the same prediction; scores come in parts."""
+def _count_rows(ranges: pd.DataFrame) -> dict[str, int]:
+    return {str(name): int(rows) for name, rows in ranges["rows"].items()}
 
-    def __init__(self, quantity: Quantity = PKD, kinds: Collection[Kind] = KINDS) -> None:
+
+class PredictionsByRegime:
+    """Count rows by regime, and find those that all have the same prediction.
+
+    Scores come in parts.
+    """
+
+    def __init__(self, quantity: Quantity, kinds: Collection[Kind]) -> None:
         self._quantity = quantity
         self._kinds = kinds
         self._parts: list[pd.DataFrame] = []
@@ -955,11 +928,15 @@ class SamePredictions:
         return rows < 2 or not is_negligible(ranges["low"].min(), ranges["high"].max(), sigma)
 
     @property
-    def regimes(self) -> dict[str, int]:
+    def rows(self) -> dict[str, int]:
+        """Count the rows of each regime."""
+        return _count_rows(self._ranges)
+
+    @property
+    def same(self) -> dict[str, int]:
         """Count the rows of the regimes in which no two rows have different predictions."""
         ranges = self._ranges
-        same = ranges[_hold_one_value(ranges)] if self.can_rank else ranges
-        return {str(name): int(rows) for name, rows in same["rows"].items()}
+        return _count_rows(ranges[_hold_one_value(ranges)] if self.can_rank else ranges)
 
     def describe(self, noun: str) -> list[str]:
         """Say of which rows, called `noun`, the predictions are the same."""
@@ -969,7 +946,7 @@ class SamePredictions:
             value = self._shown(ranges["low"].min())
             return [f"all {rows} have the same prediction, {value}: {UNRANKED}"]
         lines = []
-        for name, n_rows in self.regimes.items():
+        for name, n_rows in self.same.items():
             rows = f"{counted(n_rows, noun)} ({words_of(name, self._kinds)})"
             value = self._shown(ranges["low"][name])
             lines.append(f"{rows} have the same prediction, {value}: {UNRANKED}")

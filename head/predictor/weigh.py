@@ -37,6 +37,7 @@ from scipy.special import gammaln, ndtri, stdtrit
 from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights, weights_of
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import (
+    COVERED,
     RegimeScore,
     TestedPairs,
     largest_rmse,
@@ -45,7 +46,7 @@ from abag.head.evaluation.scores import (
 from abag.head.evaluation.verdicts import add_classes
 from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
-from abag.head.models.ridge import fit_sigma
+from abag.head.models.ridge import expected_labels
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
 from abag.head.regimes.sides import (
     LEAST_GROUPS,
@@ -108,8 +109,15 @@ LEAST_OF_LEVEL = 40
 """Held-out pairs of a level."""
 LEVEL_PRIOR = 4.0
 """Pairs with errors of the usual size that each level is taken to have, too."""
-COVERED = float(ndtri(0.95))
-"""Half the width of a 90 % interval, in sigmas."""
+RATIOS = np.concatenate([[0.0], np.logspace(-4, 4, 161)])
+"""Values of (spread / noise)^2 that are tried: steps of 6 % in spread / noise."""
+LARGEST_RATIO = 8.0
+"""Largest ratio of the two parts of sigma^2 at the median deviation: the noise is at least a third
+of sigma, or sigma of a pair that was trained on could be a tenth of its error."""
+CENSORED_ROUNDS = 20
+"""Rounds of expectation maximisation if there are censored pairs."""
+SMALLEST = 1e-6
+"""Least noise in pKd: errors of 0 would have sigma 0."""
 LEAST_TAIL = 50
 """Held-out pairs from which sigma is that of an interval rather than of the squared errors."""
 THINNEST = 0.5
@@ -261,6 +269,8 @@ class WeighedRegime:
     """A regime as its folds have measured it: its mixture, its score, and its R tested pairs."""
 
     measured: MeasuredRegime
+    folds: Sequence[Predictions]
+    """What the parts and the baselines predict in each fold."""
     mixture: Mixture
     """Weights of the parts, those without weight left out, and the calibration of sigma."""
     tested: TestedPairs
@@ -320,8 +330,8 @@ def weigh_run(
     category_noise = fit_category_noise(pairs, held_out)
     for regime in held_out:
         fit_tail(regime)
-    for regime, (_, fitted) in zip(held_out, folds, strict=True):
-        score_held_out(pairs, regime, fitted)
+    for regime in held_out:
+        score_held_out(pairs, regime)
     return WeighedRun(held_out, noise, category_noise)
 
 
@@ -350,6 +360,7 @@ def weigh(
     regime = partial(
         WeighedRegime,
         measured=measured,
+        folds=folds,
         tested=tested,
         group=smallest,
         distance=distance,
@@ -534,6 +545,47 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
     return replace(leveled.scaled(float(np.sqrt(best.unit))), growth=best.growth)
 
 
+def fit_sigma(
+    error: Floats, deviation: Floats, censored: NDArray[np.int8] | None = None
+) -> tuple[float, float]:
+    """Fit spread and noise to errors by maximum likelihood.
+
+    Parameters
+    ----------
+    error : Floats, shape=(R,)
+        Label or bound minus prediction, in pKd.
+    deviation : Floats, shape=(R,)
+        Standard deviation of each prediction, in pKd.
+    censored : NDArray, shape=(R,), dtype=int8, optional
+        -1 if the label is below its bound, 1 if above, 0 if exact; None: all are exact.
+
+    Returns
+    -------
+    tuple of float
+        Spread, a factor of the deviation, and noise in pKd.
+    """
+    square = error**2
+    spread, noise = _fit_squares(square, deviation)
+    if censored is None or not censored.any():
+        return spread, noise
+    for _ in range(CENSORED_ROUNDS):
+        sigma = np.sqrt(spread**2 * deviation**2 + noise**2)
+        mean, variance = expected_labels(error, censored, np.zeros_like(error), sigma)
+        spread, noise = _fit_squares(mean**2 + variance, deviation)
+    return spread, noise
+
+
+def _fit_squares(square: Floats, deviation: Floats) -> tuple[float, float]:
+    # sigma^2 = noise^2 (1 + ratio x deviation^2): the best noise for a given ratio is a mean.
+    factor_KR = 1 + RATIOS[:, None] * deviation**2
+    noise2_K = np.maximum(np.mean(square / factor_KR, axis=1), SMALLEST**2)
+    loss_K = np.log(noise2_K) + np.mean(np.log(factor_KR), axis=1)
+    loss_K[RATIOS * np.median(deviation**2) > LARGEST_RATIO] = np.inf
+    best = int(np.argmin(loss_K))
+    noise = np.sqrt(noise2_K[best])
+    return float(noise * np.sqrt(RATIOS[best])), float(noise)
+
+
 def fit_levels(square: Floats, near: Errors) -> SigmaLevels:
     """Fit how the squares of R errors, in units of sigma, depend on the prediction.
 
@@ -702,14 +754,13 @@ def tail_factor(scaled: Floats, pair: Ints) -> float:
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
-def _expect_classes(
-    pairs: LabelledPairs, held_out: WeighedRegime, folds: Sequence[Predictions]
-) -> None:
+def _expect_classes(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
     """Turn latent values that folds predict of the tested pairs into expected classes, in place.
 
     Those of a fold come from the links that the other folds fit to each part and baseline.
     """
     tested = held_out.tested
+    folds = held_out.folds
     for name in folds[0].predicted:
         if not all(name in fold.predicted for fold in folds):
             continue
@@ -725,11 +776,10 @@ def _expect_classes(
             fold.predicted[name] = predicted_P
 
 
-def score_held_out(
-    pairs: LabelledPairs, held_out: WeighedRegime, folds: Sequence[Predictions]
-) -> None:
+def score_held_out(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
     """Score the out-of-fold predictions of a regime beside the baselines."""
     measured = held_out.measured
+    folds = held_out.folds
     mixture = held_out.mixture
     # as the predictor does: the few that are further than nearly all were not measured
     if mixture.link is None:
@@ -738,7 +788,7 @@ def score_held_out(
     names = folds[0].parts
     classes = pairs.quantity.classes
     if classes:
-        _expect_classes(pairs, held_out, folds)
+        _expect_classes(pairs, held_out)
     tested = held_out.tested
     baselines = {}
     for name in folds[0].predicted:

@@ -120,7 +120,7 @@ class HeldOutPairs(NamedTuple):
 
 
 def held_out_parts(
-    held: Sequence[Ints], folds: int, repeats: int, seed: int, level: Floats | None = None
+    held: Sequence[Ints], folds: int, repeats: int, seed: int, level: Floats | None
 ) -> Iterator[HeldOutPairs]:
     """Yield what each fold holds out; groups of `held`, (P,) each, are kept whole.
 
@@ -156,7 +156,7 @@ def _beside_folds(group: Ints, beside: Ints, seed: Sequence[int]) -> Ints:
 
 
 def with_validation(
-    part: PartOfPairs, group: Ints, seed: Sequence[int], level: Floats | None = None
+    part: PartOfPairs, group: Ints, seed: Sequence[int], level: Floats | None
 ) -> PartOfPairs:
     """Turn groups with `HELD_OUT_SHARE` of the training pairs, or pairs, into validation pairs.
 

@@ -21,17 +21,14 @@ antibodies, the value of a column, or, under ``random``, a single (antibody, ant
 table (``splits.parquet`` of a run, or a file of the user's), a split identifies pairs by the keys
 of their sequences: row numbers mean nothing in another table.
 
-Test pairs leak if a model has seen them in training, as themselves or as near-duplicates. They also
-leak through adapted encoders, whose vectors depend on the labels that the adapter was trained on:
-scores on those pairs would measure memorisation, so they must not be held out. By default the head
-does not train on them either, because it would trust the vectors of new sequences as much as these.
+Test pairs leak if a model has seen them in training, as themselves or as near-duplicates, or
+through an adapted encoder (`abag.head.training.inputs`).
 
 P pairs, N sequences.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -44,12 +41,10 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints, hex_keys
 from abag.core.errors import SplitError
-from abag.core.messages import counted, quoted, say, shell_quoted
-from abag.embed.store.store import EncoderFolder
+from abag.core.messages import counted, quoted, say
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
 from abag.embed.tables.table import read_texts, with_types
-from abag.head.labels.options import AdapterRows
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
@@ -295,9 +290,6 @@ KEYS = ["antibody_key", "antigen_key"]
 """Columns that identify a pair."""
 COLUMNS = [*KEYS, "split", "fold", "group"]
 """Columns of a table of splits."""
-
-
-_ROWS = "adapter/splits.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -619,116 +611,3 @@ def total_leaks(splits: Sequence[Split]) -> dict[str, dict[str, int]]:
             counts = [leaks[kind][closeness] for leaks in leaks_of_folds]
             totals[kind][closeness] = sum(counts)
     return totals
-
-
-def apply_adapter_policy(
-    splits: Sequence[Split],
-    groups: PairGroups,
-    folders: Sequence[EncoderFolder],
-    *,
-    adapter_rows: AdapterRows,
-) -> list[Split]:
-    """Refuse splits that leak through adapters, and exclude the adapters' pairs from training.
-
-    They leak if an adapter saw a held-out pair or a near-duplicate of one. Notes go to the report.
-
-    Raises
-    ------
-    SplitError
-        If held-out pairs leak, or no training pair remains.
-    """
-    adapted = [folder for folder in folders if folder.info.get("adapter")]
-    if not adapted:
-        return list(splits)
-    name = " and ".join(folder.name for folder in adapted)
-    rows_of_adapters = [_adapter_rows(folder) for folder in adapted]
-    are_leaks = np.zeros(len(groups.pairs), np.bool_)
-    is_held_out = are_leaks.copy()
-    for split in splits:
-        for rows in rows_of_adapters:
-            are_leaks |= _leaks(split, groups, rows)
-        is_held_out |= np.isin(split.part, (TEST, VALIDATION))
-    if are_leaks.any():
-        msg = (
-            f"{name}: {are_leaks.sum()} of {is_held_out.sum()} validation and test pairs, or "
-            "near-duplicates of them, trained its adapter; expected none. Use the adapter's own "
-            f"split (--split {shell_quoted(f'file={adapted[0].path / _ROWS}')}), or adapt again "
-            "with --split-from this split."
-        )
-        raise SplitError(msg)
-    used_by_adapters = []
-    for rows in rows_of_adapters:
-        used_by_adapters.append(_contained(groups.pairs, rows[rows["adapter"] == "train"]))
-    used = np.any(used_by_adapters, axis=0)
-    trains_on = np.any([split.part == TRAIN for split in splits], axis=0)
-    count = int((used & trains_on).sum())
-    notes = list[str]()
-    if count and adapter_rows == "train":
-        notes.append(
-            f"{count} training pairs also trained the adapter of {name}: their vectors depend on "
-            "their labels, and the head may rely on vectors too much."
-        )
-    elif count:
-        splits = [_exclude(split, used, name) for split in splits]
-        notes.append(
-            f"{count} training pairs trained the adapter of {name} and are excluded from the "
-            "training of the head."
-        )
-    return [replace(split, description=split.description | {"adapters": notes}) for split in splits]
-
-
-def _adapter_rows(folder: EncoderFolder) -> pd.DataFrame:
-    """Read which pairs an adapter was trained on (``train``) and validated on (``validation``)."""
-    columns = [*KEYS, "adapter"]
-    try:
-        return pd.read_parquet(io.BytesIO(folder.adapter_files()[_ROWS]), columns=columns)
-    except (KeyError, ValueError, OSError) as error:
-        msg = (
-            f"{folder.path}: its vectors come from an adapter, but {_ROWS} is missing or cannot be "
-            f"read ({error}); expected the pairs that the adapter was trained on. Delete the "
-            "folder and run abag embed with the adapter again."
-        )
-        raise SplitError(msg) from error
-
-
-def _contained(pairs: LabelledPairs, rows: pd.DataFrame) -> Bools:
-    """Return which pairs are among an adapter's rows, (P,)."""
-    of_adapter = pd.MultiIndex.from_frame(rows[KEYS])
-    return np.asarray(pd.MultiIndex.from_frame(pair_keys(pairs)).isin(of_adapter))
-
-
-def _leaks(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
-    """Return which held-out pairs leak through an adapter's rows, shape (P,)."""
-    trained = _exposed(split, groups, rows[rows["adapter"] == "train"])
-    validated = _exposed(split, groups, rows[rows["adapter"] == "validation"])
-    test = split.part == TEST
-    validation = split.part == VALIDATION
-    return np.asarray((test & (trained | validated)) | (validation & trained))
-
-
-def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
-    """Return which pairs share a group, or a held-out kind of sequence, with any row, (P,)."""
-    pairs = groups.pairs
-    exposed: Bools = np.isin(split.group, split.group[_contained(pairs, rows)])
-    method = split.name.partition("=")[0]
-    for kind in REGIMES[OF_SPLIT.get(method, method)].new:
-        group = groups.of_method(kind)
-        # the variants of a library share one cluster: its folds hold out mutations instead
-        if np.isin(group[split.rows(TEST)], group[split.rows(TRAIN)]).any():
-            continue
-        keys = hex_keys(pairs.table.sequences[kind].keys)
-        is_adapted = np.isin(keys, rows[f"{kind}_key"].to_numpy(str))[pairs.index(kind)]
-        exposed |= np.isin(group, group[is_adapted])
-    return exposed
-
-
-def _exclude(split: Split, used: Bools, name: str) -> Split:
-    part = np.where(used & (split.part == TRAIN), np.int8(UNUSED), split.part)
-    if not (part == TRAIN).any():
-        msg = (
-            f"{name}: its adapter was trained on all training pairs; expected some to remain for "
-            "the head. Adapt with --head-share above 0, or use --adapter-rows train."
-        )
-        raise SplitError(msg)
-    rest = replace(split, part=part, excluded=used | ~split.is_used)
-    return replace(rest, description=split.description | {"rows": rest.rows_per_part()})

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
@@ -29,6 +30,7 @@ from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import Table, read_numbers
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
+    COVERED,
     LEVEL,
     MANY_BOUNDS,
     Claim,
@@ -50,7 +52,7 @@ from abag.head.labels.column import (
     refuse_affinity,
 )
 from abag.head.labels.features import features_of
-from abag.head.labels.headers import PKD, PROBABILITY, Quantity
+from abag.head.labels.headers import PROBABILITY, Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs, label_pairs, one_label, report_counts
 from abag.head.labels.options import (
     UNITS,
@@ -62,10 +64,9 @@ from abag.head.labels.options import (
 from abag.head.labels.values import read_affinities, refuse_cells
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import expected_labels
-from abag.head.predictor.options import EvaluateOptions
+from abag.head.predictor.options import EvaluateOptions, refuse_antigen
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
-from abag.head.predictor.scoring import load_predictor, refuse_antigen
-from abag.head.predictor.weigh import COVERED
+from abag.head.predictor.scoring import load_predictor
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import (
@@ -89,10 +90,8 @@ NOTICEABLE = 0.01
 """Share of the spread of the labels below which a mean error is not worth a line."""
 LEAST_SHIFT = 1 / 3
 """Mean error, relative to the RMSE, from which it is worth to take it off."""
-MOST_STEPS = 50
-"""Of Newton's method."""
 CLOSE = 1e-6
-"""Step in sigmas at which it ends."""
+"""Error of a mean error, in sigmas."""
 PAIRS_OF_BATCH = 10
 """Measured pairs of another batch that tell its level well enough."""
 
@@ -294,8 +293,8 @@ def evaluate(
 def decide_prediction(
     table: Table,
     options: LabelOptions,
-    quantity: Quantity = PKD,
-    molar_mass: str | None = None,
+    quantity: Quantity,
+    molar_mass: str | None,
 ) -> LabelLayout:
     """Decide which column of a table holds the predictions of another tool, and in which unit.
 
@@ -604,7 +603,7 @@ def errors_with_bounds(
     Parameters
     ----------
     error : Floats, shape=(R,)
-        Prediction minus label or bound.
+        Prediction minus label or bound, of which one label at least.
     censored : ndarray, shape=(R,), dtype=int8
         -1 if the label is below its bound, 1 if above, 0 if exact.
     sigma : Floats, shape=(R,)
@@ -614,17 +613,25 @@ def errors_with_bounds(
     if not censored.any():
         return error
     typical = float(np.sqrt(np.average(np.square(sigma), weights=weight)))
-    mean = 0.0
-    for _ in range(MOST_STEPS):
+
+    def expected_errors(mean: float) -> tuple[Floats, Floats]:
         # of labels relative to their predictions, bounds are at -error
         expected, variance = expected_labels(-error, censored, np.full(len(error), -mean), typical)
-        away = -expected - mean
-        told = float(np.average(1 - variance / typical**2, weights=weight))
-        step = float(np.average(away, weights=weight)) / told
-        mean += step
-        if abs(step) < CLOSE * typical:
-            break
-    return np.asarray(mean + away / told)
+        return -expected, variance
+
+    def slope(mean: float) -> float:
+        return float(np.average(expected_errors(mean)[0], weights=weight)) - mean
+
+    # the slope of the log-likelihood falls with the mean, and labels let it change its sign
+    low = high = 0.0
+    while slope(low) < 0:
+        low = 2 * low - typical
+    while slope(high) > 0:
+        high = 2 * high + typical
+    mean = brentq(slope, low, high, xtol=CLOSE * typical)
+    errors, variance = expected_errors(mean)
+    told = float(np.average(1 - variance / typical**2, weights=weight))
+    return np.asarray(mean + (errors - mean) / told)
 
 
 def _groups_of_regimes(

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
@@ -29,7 +29,7 @@ from markupsafe import Markup
 from scipy.special import ndtri
 
 from abag import __version__
-from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights
+from abag.core.arrays import Floats, Ints, distinct, label_weights
 from abag.core.cores import limit_blas
 from abag.core.files import refuse_read_only, replacing, write_json, write_text
 from abag.core.messages import printable
@@ -43,8 +43,10 @@ from abag.head.evaluation.metrics import (
     RanksByGroup,
     average_folds,
     calibration_slope,
+    find_metric,
     metric_heading,
     rows_to_score,
+    score_folds,
     strong_threshold,
 )
 from abag.head.evaluation.verdicts import (
@@ -60,7 +62,6 @@ from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
-from abag.head.regimes.folds import all_pairs
 from abag.head.regimes.sides import effective_number
 from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
 from abag.head.runs.rounds import (
@@ -79,7 +80,6 @@ from abag.head.runs.run_folder import (
     read_config,
     read_run,
     read_tables,
-    training_logs,
 )
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.predictor.parts import Parts, Predictions
     from abag.head.predictor.weigh import WeighedRegime
-    from abag.head.regimes.folds import MeasuredRegime
     from abag.head.runs.run_folder import (
         DataSummary,
         RegimeSummary,
@@ -96,6 +95,7 @@ if TYPE_CHECKING:
         SavedRun,
         UnmeasuredRegime,
     )
+    from abag.head.training.inputs import SplitInputs
 
 Series: TypeAlias = dict[str, Any]
 MAX_POINTS = 4000
@@ -112,7 +112,7 @@ COVERAGE = np.linspace(0.02, 0.98, 49)
 LARGEST_ERRORS = 20
 """Test pairs in the table of the largest errors."""
 RESIDUES = "residues.parquet"
-"""What residues contribute on average, in a run whose predictor has a ridge or kernel on these."""
+"""What residues contribute on average, in a run whose predictor has a part that compares these."""
 MOST_PLACES = 20
 """Positions of residues that are drawn."""
 IN_CONFIG_ONLY = ("format", "store_from_run")
@@ -672,32 +672,30 @@ def _heading(metric: str, quantity: Quantity) -> dict[str, str]:
 
 def write_results(
     run: Path,
-    pairs: LabelledPairs,
-    measured: Sequence[MeasuredRegime],
+    inputs: SplitInputs,
     weighed: Sequence[WeighedRegime],
-    fitted: Sequence[Predictions],
     parts: Parts,
     curve: Sequence[dict[str, Any]],
     *,
     predictor_digest: str,
     report: bool,
-    history: list[dict[str, Any]] | None = None,
-    residues: pd.DataFrame | None = None,
+    residues: pd.DataFrame | None,
 ) -> RunSummary:
     """Write predictions, report, card and summary; the summary marks the run as finished."""
     config = read_config(run)
+    pairs = inputs.pairs
     tested = _prediction_frame(pairs, weighed)
     baseline_frames = []
-    splits = [split for regime in weighed for split in regime.measured.splits]
-    for fold, split in zip(fitted, splits, strict=True):
-        rows = split.rows(TEST)
-        of_tested = {name: predicted_P[rows] for name, predicted_P in fold.predicted.items()}
-        baseline_frames.append(pd.DataFrame(of_tested))
+    for regime in weighed:
+        for fold, split in zip(regime.folds, regime.measured.splits, strict=True):
+            rows = split.rows(TEST)
+            of_tested = {name: predicted_P[rows] for name, predicted_P in fold.predicted.items()}
+            baseline_frames.append(pd.DataFrame(of_tested))
     baseline_frame = pd.concat(baseline_frames, ignore_index=True)
     tables = {
         "predictions.parquet": tested,
         "baselines.parquet": pd.concat([tested[[*KEYS, "fold"]], baseline_frame], axis=1),
-        "pairs.parquet": _pair_frame(pairs, all_pairs(measured).part == TRAIN),
+        "pairs.parquet": _pair_frame(pairs, inputs.trained),
         MEASURED: measured_rows(pairs),
     }
     if residues is not None:
@@ -710,7 +708,7 @@ def write_results(
         threshold = len(pairs.quantity.classes) - 1.5
     # products of some thousand numbers: to wake threads for them takes longer
     with limit_blas(1):
-        summary = _summarise(run, pairs, measured, weighed, fitted, parts, threshold)
+        summary = _summarise(run, inputs, weighed, parts, threshold)
     if threshold is not None:
         summary["strong"] = score_strong(
             tested, summary["regimes"], threshold, quantity=pairs.quantity
@@ -720,8 +718,8 @@ def write_results(
         last = curve_point(first.measured.splits, first.score, 1.0)
         summary["learning_curve"] = [*curve, last]
     summary["predictor_digest"] = predictor_digest
-    if history is not None:
-        summary["rounds"] = describe_history(pairs, history)
+    if inputs.history is not None:
+        summary["rounds"] = describe_history(pairs, inputs.history)
     if report:
         write_report(read_tables(run, config, summary))
     write_card(run, config, summary)
@@ -729,10 +727,10 @@ def write_results(
     return summary
 
 
-def _pair_frame(pairs: LabelledPairs, is_used: Bools) -> pd.DataFrame:
+def _pair_frame(pairs: LabelledPairs, trained: Ints) -> pd.DataFrame:
     """Return what ``pairs.parquet`` has of each pair: keys, label, clusters, names and round.
 
-    ``unused`` follows if the run was not trained on all of them, which `is_used`, (P,), tells.
+    ``unused`` follows if the run was not `trained`, (T,), on all of them.
     """
     frame = pair_keys(pairs).assign(pkd=pairs.pkd, censored=pairs.censored)
     for kind in KINDS:
@@ -744,8 +742,8 @@ def _pair_frame(pairs: LabelledPairs, is_used: Bools) -> pd.DataFrame:
         frame["weight"] = label_weights(pairs.share)
     if pairs.round_of_row is not None:  # in which each pair was measured first
         frame["round"] = pairs.round_of_row[pairs.row]
-    if not is_used.all():
-        frame["unused"] = ~is_used
+    if len(trained) < len(pairs):
+        frame["unused"] = ~np.isin(np.arange(len(pairs)), trained)
     return frame
 
 
@@ -786,34 +784,29 @@ def _prediction_frame(pairs: LabelledPairs, weighed: Sequence[WeighedRegime]) ->
 
 def _summarise(
     run: Path,
-    pairs: LabelledPairs,
-    measured: Sequence[MeasuredRegime],
+    inputs: SplitInputs,
     weighed: Sequence[WeighedRegime],
-    fitted: Sequence[Predictions],
     parts: Parts,
     threshold: float | None,
 ) -> RunSummary:
+    pairs = inputs.pairs
+    fitted = chain.from_iterable(regime.folds for regime in weighed)
     distinct_folds = {id(fold): fold for fold in fitted}  # regimes share folds
     fits: list[Predictions | Parts] = [*distinct_folds.values(), parts]
     trained = [fold.trained for fold in fits if fold.trained is not None]
     resumed = [heads.resumed_from_step for heads in trained if heads.resumed_from_step is not None]
     final_heads = parts.trained
-    regimes: list[RegimeSummary] = []
-    remaining = iter(fitted)  # in the order of the regimes
-    for regime in weighed:
-        of_regime = list(islice(remaining, len(regime.measured.splits)))
-        regimes.append(_summarise_regime(pairs, regime, of_regime, threshold))
     not_measured: list[UnmeasuredRegime] = []
-    for regime_of_table in measured:
-        if not regime_of_table.splits:
-            name = regime_of_table.regime.name
-            words = regime_of_table.regime.words
-            not_measured.append({"regime": name, "words": words, "why": regime_of_table.why_not})
+    for measured in inputs.regimes:
+        if not measured.splits:
+            name = measured.regime.name
+            words = measured.regime.words
+            not_measured.append({"regime": name, "words": words, "why": measured.why_not})
     return {
         "run": str(run),
-        "regimes": regimes,
+        "regimes": [_summarise_regime(pairs, regime, threshold) for regime in weighed],
         "not_measured": not_measured,
-        "warnings": warnings(pairs, measured),
+        "warnings": warnings(pairs, inputs.regimes),
         "steps": sum(heads.steps for heads in trained),
         "epochs": 0 if final_heads is None else final_heads.epochs,
         "seconds": sum(fold.seconds for fold in fits),
@@ -844,26 +837,32 @@ def _describe_source(pairs: LabelledPairs) -> DataSummary:
 def _summarise_regime(
     pairs: LabelledPairs,
     weighed: WeighedRegime,
-    folds: Sequence[Predictions],
     strong_pkd: float | None,
 ) -> RegimeSummary:
     splits = weighed.measured.splits
     scores_of_folds: dict[str, list[Scores]] = {}
-    for number, (split, fold) in enumerate(zip(splits, folds, strict=True)):
+    predicted_of_folds: dict[str, list[Floats]] = {}
+    rows_of_folds = []
+    for number, (split, fold) in enumerate(zip(splits, weighed.folds, strict=True)):
         rows = split.rows(TEST)
         to_score = rows_to_score(pairs, rows)
+        rows_of_folds.append(to_score)
         tested = {"head": weighed.predicted[weighed.tested.fold == number]}
         tested |= {name: predicted_P[rows] for name, predicted_P in fold.predicted.items()}
         for name, predicted_R in tested.items():
             scores_of_fold = to_score.score(predicted_R, strong_pkd)
             scores_of_folds.setdefault(name, []).append(scores_of_fold)
+            predicted_of_folds.setdefault(name, []).append(predicted_R)
     scores: dict[str, Scores] = {}
     for name, of_folds in scores_of_folds.items():
         if len(of_folds) < len(splits):  # a baseline that some folds lack
             continue
         scores[name] = {**average_folds(of_folds)}
-        for count in ("n", "n_censored"):
-            scores[name][count] = sum(int(of_fold[count] or 0) for of_fold in of_folds)
+        for key in scores[name]:
+            if key in ("n", "n_censored"):
+                scores[name][key] = sum(int(of_fold[key] or 0) for of_fold in of_folds)
+            elif find_metric(key).of_levelled_folds:
+                scores[name][key] = score_folds(rows_of_folds, predicted_of_folds[name], key)
     return {
         **weighed.score,
         "folds": len(splits),
@@ -889,11 +888,3 @@ def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = list(dict.fromkeys(fold[name] for fold in folds))
         used[name] = values[0] if len(values) == 1 else ", ".join(map(str, values))
     return used
-
-
-def join_logs(run: Path) -> None:
-    """Write the logs of the trainings of all folds to one file."""
-    logs = training_logs(run)
-    if logs:  # a head in closed form has none
-        text = "".join(log.read_text(encoding="utf-8") for log in logs)
-        write_text(run / "metrics.jsonl", text)

@@ -1,7 +1,14 @@
-"""What a fit reads: the pairs of a table, their vectors, and how they are divided into folds."""
+"""What a fit reads: the pairs of a table, their vectors, and how they are divided into folds.
+
+Test pairs leak through adapted encoders, whose vectors depend on the labels that the adapter was
+trained on: scores on those pairs would measure memorisation, so they must not be held out. By
+default the head does not train on them either, because it would trust the vectors of new sequences
+as much as these.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from abag.core.errors import OptionError
+from abag.core.arrays import Bools, Ints, hex_keys
+from abag.core.errors import OptionError, SplitError
 from abag.core.files import read_json
-from abag.core.messages import detail, say
+from abag.core.messages import detail, say, shell_quoted
 from abag.core.options import VectorsOf
+from abag.embed.store.shard import ADAPTER_FOLDER, ROWS_FILE
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import ALONE, MUTATIONS, Kind
 from abag.embed.tables.layout import Layout
@@ -34,12 +44,28 @@ from abag.head.models.pair_vectors import StoredVectors
 from abag.head.regimes.folds import (
     MeasuredRegime,
     RegimesOfTable,
+    all_pairs,
     measure_regimes,
     with_distances,
 )
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import Sides
-from abag.head.regimes.splits import TRAIN, apply_adapter_policy, describe_parts, without_absent
+from abag.head.regimes.splits import (
+    KEYS,
+    OF_SPLIT,
+    REGIMES,
+    TEST,
+    TRAIN,
+    UNUSED,
+    VALIDATION,
+    Split,
+    describe_parts,
+    pair_keys,
+    without_absent,
+)
+
+_ROWS = f"{ADAPTER_FOLDER}/{ROWS_FILE}"
+"""Pairs that an adapter was trained on, in the folder of its vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +80,26 @@ class RunInputs:
     options: FitConfig
     """Those that were given, with the region of the antibodies, and those of the run of ``--add``.
     """
-    sides: Sides | None = None
-    """Antibodies and antigens as the folds see them; by `split_inputs`."""
     history: list[dict[str, Any]] | None = None
     """With ``--add``, source and promise of each round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitInputs(RunInputs):
+    """The same with the clusters of the sequences, and how the pairs are divided."""
+
+    sides: Sides
+    """Antibodies and antigens as the folds see them."""
+    regimes: tuple[MeasuredRegime, ...]
+    last: Split
+    """That of the predictor, which trains on all pairs that may be used."""
+    trained: Ints
+    """These pairs, (T,)."""
+
+    @property
+    def splits(self) -> list[Split]:
+        """The folds of all regimes, those of a regime one after another."""
+        return [split for regime in self.regimes for split in regime.splits]
 
 
 def read_inputs(
@@ -251,13 +293,14 @@ def describe_inputs(config: FitConfig, inputs: RunInputs) -> dict[str, Any]:
     }
 
 
-def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
-    """Return the inputs with the clusters of their sequences, and the folds of each regime."""
+def split_inputs(inputs: RunInputs) -> SplitInputs:
+    """Cluster the sequences, and divide the pairs into the folds of each regime."""
     config = inputs.options
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config)
     pairs = with_clusters(groups)
     folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
+    adapted = [folder for folder in folders if folder.info.get("adapter")]
     table = RegimesOfTable(groups)
     measured = list[MeasuredRegime]()
     n_folds = 0
@@ -270,20 +313,136 @@ def split_inputs(inputs: RunInputs) -> tuple[RunInputs, list[MeasuredRegime]]:
             say(f"{regime.regime.words}: {regime.why_not}")
             measured.append(regime)
             continue
-        checked = apply_adapter_policy(
-            regime.splits,
-            groups,
-            folders,
-            adapter_rows=config.adapter_rows,
-        )
-        splits = []
-        for before, split in zip(regime.splits, checked, strict=True):
+        splits = [*regime.splits]
+        if adapted:
+            splits = _apply_adapter_policy(splits, table, adapted, config)
+        for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
-            is_same = split.part is before.part  # else the nearest pairs may be excluded
-            splits.append(split if is_same else with_distances(split, table.sides))
         detail(f"{regime.regime.words}: {describe_parts(splits)}")
         # one series over all regimes, so that splits.parquet tells their folds apart
         numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))
         n_folds += len(splits)
-    return replace(inputs, pairs=pairs, sides=table.sides), measured
+    last = all_pairs(measured)
+    return SplitInputs(
+        pairs,
+        inputs.store,
+        inputs.vectors,
+        inputs.layout,
+        config,
+        inputs.history,
+        sides=table.sides,
+        regimes=tuple(measured),
+        last=last,
+        trained=last.rows(TRAIN),
+    )
+
+
+# ---- pairs that trained an adapter ----
+
+
+def _apply_adapter_policy(
+    splits: Sequence[Split],
+    table: RegimesOfTable,
+    adapted: Sequence[EncoderFolder],
+    config: FitConfig,
+) -> list[Split]:
+    """Refuse splits that leak through adapters, and exclude the adapters' pairs from training.
+
+    They leak if an adapter saw a held-out pair or a near-duplicate of one. Notes go to the report.
+    """
+    name = " and ".join(folder.name for folder in adapted)
+    groups = table.groups
+    rows_of_adapters = [_adapter_rows(folder) for folder in adapted]
+    are_leaks = np.zeros(len(groups.pairs), np.bool_)
+    is_held_out = are_leaks.copy()
+    for split in splits:
+        for rows in rows_of_adapters:
+            are_leaks |= _leaks(split, groups, rows)
+        is_held_out |= np.isin(split.part, (TEST, VALIDATION))
+    if are_leaks.any():
+        msg = (
+            f"{name}: {are_leaks.sum()} of {is_held_out.sum()} validation and test pairs, or "
+            "near-duplicates of them, trained its adapter; expected none. Use the adapter's own "
+            f"split (--split {shell_quoted(f'file={adapted[0].path / _ROWS}')}), or adapt again "
+            "with --split-from this split."
+        )
+        raise SplitError(msg)
+    used_by_adapters = []
+    for rows in rows_of_adapters:
+        used_by_adapters.append(_contained(groups.pairs, rows[rows["adapter"] == "train"]))
+    used = np.any(used_by_adapters, axis=0)
+    trains_on = np.any([split.part == TRAIN for split in splits], axis=0)
+    count = int((used & trains_on).sum())
+    notes = list[str]()
+    if count and config.adapter_rows == "train":
+        notes.append(
+            f"{count} training pairs also trained the adapter of {name}: their vectors depend on "
+            "their labels, and the head may rely on vectors too much."
+        )
+    elif count:
+        splits = [_exclude(split, used, name, table.sides) for split in splits]
+        notes.append(
+            f"{count} training pairs trained the adapter of {name} and are excluded from the "
+            "training of the head."
+        )
+    return [replace(split, description=split.description | {"adapters": notes}) for split in splits]
+
+
+def _adapter_rows(folder: EncoderFolder) -> pd.DataFrame:
+    """Read which pairs an adapter was trained on (``train``) and validated on (``validation``)."""
+    columns = [*KEYS, "adapter"]
+    try:
+        return pd.read_parquet(io.BytesIO(folder.adapter_files()[_ROWS]), columns=columns)
+    except (KeyError, ValueError, OSError) as error:
+        msg = (
+            f"{folder.path}: its vectors come from an adapter, but {_ROWS} is missing or cannot be "
+            f"read ({error}); expected the pairs that the adapter was trained on. Delete the "
+            "folder and run abag embed with the adapter again."
+        )
+        raise SplitError(msg) from error
+
+
+def _contained(pairs: LabelledPairs, rows: pd.DataFrame) -> Bools:
+    """Return which pairs are among an adapter's rows, (P,)."""
+    of_adapter = pd.MultiIndex.from_frame(rows[KEYS])
+    return np.asarray(pd.MultiIndex.from_frame(pair_keys(pairs)).isin(of_adapter))
+
+
+def _leaks(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
+    """Return which held-out pairs leak through an adapter's rows, shape (P,)."""
+    trained = _exposed(split, groups, rows[rows["adapter"] == "train"])
+    validated = _exposed(split, groups, rows[rows["adapter"] == "validation"])
+    test = split.part == TEST
+    validation = split.part == VALIDATION
+    return np.asarray((test & (trained | validated)) | (validation & trained))
+
+
+def _exposed(split: Split, groups: PairGroups, rows: pd.DataFrame) -> Bools:
+    """Return which pairs share a group, or a held-out kind of sequence, with any row, (P,)."""
+    pairs = groups.pairs
+    exposed: Bools = np.isin(split.group, split.group[_contained(pairs, rows)])
+    method = split.name.partition("=")[0]
+    for kind in REGIMES[OF_SPLIT.get(method, method)].new:
+        group = groups.of_method(kind)
+        # the variants of a library share one cluster: its folds hold out mutations instead
+        if np.isin(group[split.rows(TEST)], group[split.rows(TRAIN)]).any():
+            continue
+        keys = hex_keys(pairs.table.sequences[kind].keys)
+        is_adapted = np.isin(keys, rows[f"{kind}_key"].to_numpy(str))[pairs.index(kind)]
+        exposed |= np.isin(group, group[is_adapted])
+    return exposed
+
+
+def _exclude(split: Split, used: Bools, name: str, sides: Sides) -> Split:
+    """Leave pairs that trained an adapter, (P,), unused: the nearest ones may be among them."""
+    part = np.where(used & (split.part == TRAIN), np.int8(UNUSED), split.part)
+    if not (part == TRAIN).any():
+        msg = (
+            f"{name}: its adapter was trained on all training pairs; expected some to remain for "
+            "the head. Adapt with --head-share above 0, or use --adapter-rows train."
+        )
+        raise SplitError(msg)
+    rest = replace(split, part=part, excluded=used | ~split.is_used)
+    rest = with_distances(rest, sides)
+    return replace(rest, description=split.description | {"rows": rest.rows_per_part()})

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from abag.core.arrays import hash_arrays
 from abag.core.cores import SMALL_FOLD_PAIRS, count_cores, keep_freed_memory
 from abag.core.device import torch_threads
 from abag.core.errors import RunError, TrainingError
@@ -248,7 +247,9 @@ def training_digest(config: Options, arrays: Iterable[NDArray[Any]]) -> str:
     options = config.to_json()
     options = {name: value for name, value in options.items() if name not in may_change}
     digest = blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16)
-    hash_arrays(digest, arrays)
+    for array in arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

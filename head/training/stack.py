@@ -191,7 +191,7 @@ class PairTables:
         target: NDArray[np.float32],
         censored: NDArray[np.int8] | None,
         device: torch.device,
-        features: NDArray[np.float32] | None = None,
+        features: NDArray[np.float32] | None,
     ) -> None:
         needed_bytes = sum(x_ND.nbytes for x_ND in vectors)
         self.device = device
@@ -478,7 +478,7 @@ class StackedHeads:
         of_fold = np.arange(total).reshape(len(self._scalings), -1)
         return of_fold[list(self.folds)].reshape(-1)
 
-    def keep_folds(self, folds: Sequence[int], *, with_state: bool = True) -> None:
+    def keep_folds(self, folds: Sequence[int], *, with_state: bool) -> None:
         """Train only these folds from now on; without their state, it has to be loaded."""
         heads = self.heads
         state = self.training_step.tensors()
