@@ -449,7 +449,9 @@ def _is_damaged(summary: Mapping[str, Any]) -> bool:
 @_passes_on("info", group=store_group, is_problem=_is_damaged)
 @_STORE_ARGUMENT
 def store_info() -> None:
-    """Show what a store holds. Exits with 1 if a part of it is damaged or cannot be read.
+    """Show what a store holds. Exits with 1 if a part of it cannot be read.
+
+    Bytes that changed on disk are found by abag store verify.
 
     \b
     Example:

@@ -59,6 +59,13 @@ HEAD_WIDTH = 128
 HEAD_DROPOUT = 0.1
 
 
+def lora_choices(checkpoint: EncoderCheckpoint) -> tuple[tuple[str, ...], range]:
+    """Return the targets and the layers of an encoder that can be adapted."""
+    family = FAMILIES[checkpoint.family]
+    layers = family.shape(checkpoint.config).layers
+    return family.lora_projections(checkpoint.config), range(1, layers + 1)
+
+
 def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
     """Restrict targets and layers to those of an encoder; the other encoder may have the rest.
 
@@ -71,16 +78,15 @@ def fit_lora(lora: Lora, checkpoint: EncoderCheckpoint) -> Lora:
     """
     family = FAMILIES[checkpoint.family]
     name = checkpoint.name
-    projections = family.lora_projections(checkpoint.config)
-    last = family.shape(checkpoint.config).layers
+    projections, numbers = lora_choices(checkpoint)
     if not projections:
         msg = f"encoder {name}: has no weights to adapt. Leave its side out: --sides."
         raise OptionError(msg)
     targets = tuple(target for target in lora.targets if target in projections)
-    layers = tuple(layer for layer in lora.layers if 1 <= layer <= last)
+    layers = tuple(layer for layer in lora.layers if layer in numbers)
     for option, requested, usable, expected in (
         ("targets", lora.targets, targets, f"projections among {', '.join(projections)}"),
-        ("layers", lora.layers, layers, f"layers among 1 to {last}"),
+        ("layers", lora.layers, layers, f"layers among 1 to {len(numbers)}"),
     ):
         if requested and not usable:
             msg = (

@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -19,11 +20,12 @@ import pandas as pd
 import torch
 
 from abag.adapt.config import AdaptConfig
-from abag.adapt.model import AdaptationModel, fit_lora, import_peft
+from abag.adapt.model import AdaptationModel, fit_lora, import_peft, lora_choices
 from abag.core.arrays import Ints, distinct
 from abag.core.device import DevicePlan, plan_device
 from abag.core.errors import DamagedFile, OptionError, SplitError, TrainingError
 from abag.core.files import (
+    check_same,
     is_begun,
     json_text,
     make_folder,
@@ -50,18 +52,20 @@ from abag.embed.store.shard import (
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
-from abag.head.models.config import check_same
 from abag.head.models.network import one_sided_errors
 from abag.head.models.probit import latent_pairs
 from abag.head.regimes.splits import (
+    KEYS,
     REGIMES,
     TRAIN,
     VALIDATION,
     Split,
     grouped_folds,
+    pair_keys,
     read_splits,
     split_frame,
 )
+from abag.head.runs.run_folder import read_run
 from abag.head.training.networks import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import cosine_rates
 from abag.head.training.tasks import Stage, Task, digest, run_tasks
@@ -164,6 +168,8 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
         raise OptionError(msg)
     file = path / "splits.parquet" if path.is_dir() else path
     splits = read_splits(file, pairs)
+    if (path / "pairs.parquet").is_file():
+        _refuse_other_labels(path, pairs)
     if config.fold is None and len(splits) == 1:
         return splits[0]
     if config.fold is None or not 0 <= config.fold < len(splits):
@@ -174,6 +180,22 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
         )
         raise OptionError(msg)
     return splits[config.fold]
+
+
+def _refuse_other_labels(run: Path, pairs: LabelledPairs) -> None:
+    """Refuse labels that are read in another way than the run has read them."""
+    of_run = read_run(run).frame.drop_duplicates(KEYS)  # one pair in two categories is two
+    before = pair_keys(pairs).merge(of_run, "left", on=KEYS)["pkd"].to_numpy(np.float64)
+    differs = ~np.isclose(before, pairs.pkd, rtol=0, atol=1e-3)
+    if differs.any():
+        first = int(differs.argmax())
+        msg = (
+            f"--split-from {run}: {differs.sum():,} of {counted(len(pairs), 'label')} differ from "
+            f"those of the run, such as {pairs.pkd[first]:.4g} and {before[first]:.4g}; expected "
+            "the same. Give the options by which the run has read its labels, or "
+            f"{run / 'splits.parquet'} to learn from others."
+        )
+        raise SplitError(msg)
 
 
 def _tested_by_folds(run: Path) -> str:
@@ -545,7 +567,7 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     for kind in KINDS:  # a folder may be given by another path
         if before.get(f"{kind}_fingerprint") == record[f"{kind}_fingerprint"]:
             may_change |= {f"{kind}_encoder"}
-    check_same(out, before, record, may_change=may_change, option="--out")
+    check_same(out, before, record, may_change, "--out")
     if not (out / ADAPTER_FILE).exists():
         return None
     written = read_json(out / ADAPTER_FILE)
@@ -557,14 +579,16 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
 
 def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:
     """Refuse a target or layer that neither encoder has; both share one list."""
-    fitting = [fit_lora(config, identities[kind].checkpoint) for kind in config.adapted_kinds()]
-    for option in ("targets", "layers"):
-        used = [getattr(lora, option) for lora in fitting]
-        unused = set(getattr(config, option)).difference(*used)
+    for kind in config.adapted_kinds():
+        fit_lora(config, identities[kind].checkpoint)
+    choices = [lora_choices(identities[kind].checkpoint) for kind in config.adapted_kinds()]
+    for option, of_encoders in zip(("targets", "layers"), zip(*choices, strict=True), strict=True):
+        names = dict.fromkeys(chain(*of_encoders))
+        unused = set(getattr(config, option)).difference(names)
         if unused:
             msg = (
-                f"--{option}: no adapted encoder has {min(unused)}; expected each to exist in at "
-                "least one of them. Remove it."
+                f"--{option}: no adapted encoder has {min(unused)}; expected some of "
+                f"{', '.join(map(str, names))}. Remove it."
             )
             raise OptionError(msg)
 

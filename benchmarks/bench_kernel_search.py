@@ -71,7 +71,7 @@ def measure(pairs):
     for chosen, costs in search._costs.items():
         computed += len(costs)
         for (at, criterion), cost in [*costs.items()][::7]:
-            all_alone[at]._costs_of(chosen, {0: True})
+            all_alone[at]._costs_of({chosen: {0: True}})
             expected = all_alone[at]._costs[chosen][0, criterion]
             largest = max(largest, abs(cost / expected - 1))
     kernels = len(search._costs)

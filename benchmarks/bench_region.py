@@ -30,6 +30,7 @@ from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
 from abag.head.evaluation.metrics import MeasuredRows, average_folds
 from abag.head.evaluation.scores import TestedPairs, compare_models
+from abag.head.labels.headers import PKD
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
@@ -188,7 +189,8 @@ def compare_variants(pairs, measured, variants, antigens):
         tested = TestedPairs.of(pairs, measured)
         variant = tested.take(predicted[name])
         fv = tested.take(predicted["Fv"])
-        lines.append(f"- {compare_models(measured.regime.words, name, 'Fv', tested, variant, fv)}")
+        words = measured.regime.words
+        lines.append(f"- {compare_models(words, name, 'Fv', tested, variant, fv, PKD)}")
     return lines
 
 

@@ -31,7 +31,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from abag.core.errors import AbagError, DamagedFile, OutputError
+from abag.core.errors import AbagError, DamagedFile, OutputError, RunError
 from abag.core.messages import detail, say
 
 _STEM = 32  # characters of a name that its partial files begin with; file systems allow 255 bytes
@@ -251,6 +251,36 @@ def is_begun(
         msg = f"{folder}: {held}; expected a new folder. Give another {option}."
         raise OutputError(msg)
     return False
+
+
+def check_same(
+    folder: Path,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    may_change: Container[str],
+    option: str,
+) -> None:
+    """Raise `RunError` if any value outside `may_change` differs, naming each difference.
+
+    `before` and `now` are the records of the command that began the folder of a job, and of this
+    one.
+    """
+    changes = []
+    for name in sorted(before.keys() | now.keys(), key=lambda name: ("digest" in name, name)):
+        old = before.get(name)
+        new = now.get(name)
+        if old == new or name in may_change:
+            continue
+        if "digest" in name:
+            changes.append("the sequences, labels or features of the table differ")
+        else:
+            changes.append(f"{name} was {old!r} and is now {new!r}")
+    if changes:
+        msg = (
+            f"{folder}: started with other options or data: {'; '.join(changes)}. "
+            f"Use the same options and table, or another {option} folder."
+        )
+        raise RunError(msg)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ from abag.head.labels.options import (
     named_beside,
 )
 from abag.head.models.config import PRESETS, FitConfig, Preset
-from abag.head.predictor.scoring import is_run_alone
+from abag.head.predictor.options import is_run_alone
 from abag.head.regimes.folds import OF_TABLE
 from abag.head.runs.rounds import (
     MEASURED,

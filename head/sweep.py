@@ -34,6 +34,7 @@ from abag.core.arrays import distinct, weights_of
 from abag.core.device import resolve_device
 from abag.core.errors import DamagedFile, MissingPackage, OptionError, RunError, SplitError
 from abag.core.files import (
+    check_same,
     host_name,
     is_begun,
     is_process_alive,
@@ -47,10 +48,10 @@ from abag.core.files import (
 )
 from abag.core.messages import align, bar, counted, reporting, say
 from abag.embed.tables.chains import KINDS, Kind
-from abag.head.evaluation.metrics import MeasuredRows, find_metric
+from abag.head.evaluation.metrics import MeasuredRows, find_metric, score_folds
 from abag.head.fit import fit
 from abag.head.labels.labelled_pairs import LabelledPairs, encoded_features, training_labels
-from abag.head.models.config import MAY_CHANGE, VALIDATION_PAIRS, FitConfig, check_same, is_used
+from abag.head.models.config import MAY_CHANGE, VALIDATION_PAIRS, FitConfig, is_used
 from abag.head.models.network import LOSSES
 from abag.head.models.pair_vectors import (
     Fit,
@@ -203,7 +204,7 @@ def fit_options(params: Params) -> dict[str, Any]:
 def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float | None]:
     """Score trials with the same `BATCH_PARAMETERS`, which train in one stack.
 
-    A score is the best mean over the inner folds of all rungs; None if it is not defined.
+    A score is the best one of the inner folds over all rungs; None if it is not defined.
     """
     if is_closed_form(batch[0]):
         return [_score_closed_form(problem, params) for params in batch]
@@ -218,7 +219,7 @@ def score_batch(problem: SearchProblem, batch: Sequence[Params]) -> list[float |
             stack.training_step.run(step_seed(problem.config.seed, epoch * stack.steps + at))
         if epoch + 1 in rungs:
             for trial, of_folds in enumerate(zip(*stack.predict_parts(scored), strict=True)):
-                value = _mean_score(problem, scored, labels, of_folds)
+                value = _score_of_folds(problem, scored, labels, of_folds)
                 before = best[trial]
                 if value is not None and (before is None or sign * value < sign * before):
                     best[trial] = value
@@ -238,7 +239,7 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
         with matrix_threads(len(rows)):
             fitted = fit_head(training)
         predicted.append(fitted.predict(vectors)[scored[fold]])
-    return _mean_score(problem, scored, labels, predicted)
+    return _score_of_folds(problem, scored, labels, predicted)
 
 
 def _vectors(problem: SearchProblem, params: Params) -> PairVectors:
@@ -275,7 +276,7 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
         )
 
 
-def _mean_score(
+def _score_of_folds(
     problem: SearchProblem,
     scored: Sequence[NDArray[np.int64]],
     labels: Sequence[MeasuredRows],
@@ -294,12 +295,7 @@ def _mean_score(
             return float(np.average(held_out.log_losses(fold), weights=weight))
         expected = held_out.expected(fold)
         predicted = np.split(expected, np.cumsum([len(part) for part in predicted])[:-1])
-    scores = []
-    for labels_of_fold, predicted_of_fold in zip(labels, predicted, strict=True):
-        score = labels_of_fold.score_one(problem.objective, predicted_of_fold)
-        if score is not None:
-            scores.append(score)
-    return float(np.mean(scores)) if scores else None
+    return score_folds(labels, predicted, problem.objective)
 
 
 def _scored(problem: SearchProblem) -> tuple[list[NDArray[np.int64]], list[MeasuredRows]]:
@@ -718,7 +714,7 @@ def _open_folder(folder: Path, record: Mapping[str, Any]) -> None:
         # trials of other epochs cannot be compared
         may_change = MAY_CHANGE - {"epochs", "format"}
         now = described(record)
-        check_same(folder, described(before), now, may_change=may_change, option="--sweep")
+        check_same(folder, described(before), now, may_change, "--sweep")
         return
     make_folder(folder)
     write_json(path, record, sort_keys=True)

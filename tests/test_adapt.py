@@ -267,8 +267,8 @@ def test_training_stops_when_validation_stops_improving(given_split, tmp_path):
 @pytest.mark.parametrize(("options", "words"), [
     ({"sides": "heavy"}, "^sides: 'heavy' is unknown"), ({"rank": 0}, "^rank: 0 is out of range"),
     ({"head_share": 1.0}, "^head_share: 1.0 is out of range"),
-    ({"targets": ("q", "query", "value", "up")}, "^targets: no adapted encoder has up"),
-    ({"layers": (1, 3)}, "^layers: no adapted encoder has 3"),
+    ({"targets": ("q", "query", "value", "up")}, "^targets: no adapted encoder has up; .* q, k, v"),
+    ({"layers": (1, 3)}, "^layers: no adapted encoder has 3; .* 1, 2. "),
     ({"ranks": 3}, "adapt: unknown option 'ranks'. Did you mean 'rank'"),
 ])  # fmt: skip
 def test_invalid_options_are_refused_before_anything_is_written(
@@ -314,6 +314,11 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path, monkey
     adapt += [*encoders, "--sides", "antibody", "--epochs", 1, "--rank", 2]
     line = run(*adapt, "--fold", 5, code=1).stderr.splitlines()[-1]
     assert "has folds 0 to 4 (0 to 4: new antibodies, known antigens); expected" in line
+    make_table(80).eval("pKd = 15 - pKd").rename(columns={"pKd": "x"}).to_csv(
+        "log.csv", index=False
+    )
+    line = run("adapt", "log.csv", *adapt[2:], "--column", "pkd=x", code=1).stderr.splitlines()[-1]
+    assert "80 of 80 labels differ from those of the run" in line
     made = json.loads(run(*adapt, "--json").stdout)
     again = run(*adapt, "--antibody-encoder", "./models/../models/My T5")  # the same
     assert "nothing to do" in again.stderr
@@ -327,7 +332,7 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path, monkey
     line = run(*other, code=1).stderr.splitlines()[-1]
     assert "trained its adapter" in line
     assert not (tmp_path / "other").exists()
-    split_file = line.split("--split file=")[1].split(")")[0]
+    split_file = line.split("--split 'file=")[1].split("'")[0]
     said = []
     fitted = abag.fit(
         pairs,

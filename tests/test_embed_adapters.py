@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -244,6 +245,11 @@ def test_incomplete_adapters_and_those_of_the_other_kind_are_refused(tmp_path):
         identify("tiny-esm2", "antigen", adapter=tmp_path / "one")
     with pytest.raises(EncoderError, match="no finished adapter"):
         identify("tiny-igt5", "antibody", adapter=tmp_path / "nowhere")
+    with pytest.raises(EncoderError, match=f"no finished adapter .* Give {tmp_path / 'one'}"):
+        identify("tiny-igt5", "antibody", adapter=tmp_path / "one" / "antibody")
+    shutil.copytree(tmp_path / "one" / "antibody", tmp_path / "of peft")
+    with pytest.raises(EncoderError, match=r"Merge an adapter of peft .* as --antibody-encoder"):
+        identify("tiny-igt5", "antibody", adapter=tmp_path / "of peft")
     for name in ("nothing like it", str(tmp_path / "base")):
         with pytest.raises(EncoderError, match=f"{name}.*one was trained on tiny-igt5"):
             identify(name, "antibody", adapter=tmp_path / "one")

@@ -374,8 +374,8 @@ def test_what_csv_has_no_form_for_is_written_as_pandas_shows_it(store, table, tm
 
 
 def test_a_missing_sequence_is_to_be_embedded_with_the_encoder_as_it_was_given(table, tmp_path):
-    own = str(save_random_checkpoint(tmp_path / "my_model", TINY_CONFIG["tiny-esm2"], seed=3))
+    own = str(save_random_checkpoint(tmp_path / "my model", TINY_CONFIG["tiny-esm2"], seed=3))
     encoder = {"kind": "antigen", "antigen_encoder": own}
     abag.embed_table(table.head(2), tmp_path / "store", **encoder)
-    with pytest.raises(MissingVectors, match=f"--antigen-encoder {re.escape(own)}, "):
+    with pytest.raises(MissingVectors, match=f"--antigen-encoder '{re.escape(own)}', "):
         abag.export_vectors(tmp_path / "store", tmp_path / "to.npz", table=table, kind="antigen")

@@ -276,7 +276,7 @@ def with_runs(path, token, *runs):
         )
 
 
-@pytest.mark.parametrize("runs", [("12", "^2"), ("3.4", "^1,2"), ("1.2x10", "^-9")])
+@pytest.mark.parametrize("runs", [("12", "^2"), ("3.4", "^1,2"), ("1.2x11", "^-9")])
 def test_a_raised_footnote_or_power_is_no_digit_of_a_label(tmp_path, runs):
     rows = [["heavy", "antigen", "KD (nM)"], ["EVQ", "MKT", "F1"], ["EVK", "MKT", "3.5"]]
     path = workbook(tmp_path / "t.xlsx", rows)
@@ -284,6 +284,8 @@ def test_a_raised_footnote_or_power_is_no_digit_of_a_label(tmp_path, runs):
     with pytest.raises(LabelError, match=r"row 2, column 'KD .nM.'.* is not a valid label") as why:
         read_labels(path)
     assert repr("".join(runs)) in str(why.value)
+    with_runs(workbook(path, rows), "F1", "1.2x10", "^2")
+    assert sorted(10 ** (9 - read_labels(path).pkd)) == pytest.approx([3.5, 120])
 
 
 @pytest.mark.parametrize(

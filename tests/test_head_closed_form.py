@@ -105,7 +105,7 @@ def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
 
 def cost_of(search, fold, chosen, criterion):
     """Compute the cost of a kernel that no choice has asked for."""
-    search._costs_of(chosen, {fold: True})
+    search._costs_of({chosen: {fold: True}})
     return search._costs[chosen][fold, criterion]
 
 
@@ -213,9 +213,9 @@ def test_heads_that_share_what_they_tried_equal_heads_fitted_alone(monkeypatch, 
     tried = []
     costs_of = KernelSearch._costs_of
 
-    def counted(search, chosen, has_error):
-        tried.append((len(search.solver), chosen))
-        return costs_of(search, chosen, has_error)
+    def counted(search, asked, map_calls):
+        tried.extend((len(search.solver), chosen) for chosen in asked)
+        return costs_of(search, asked, map_calls)
 
     monkeypatch.setattr(KernelSearch, "_costs_of", counted)
     together = make_training(pairs=120, train=train)
@@ -395,6 +395,6 @@ def test_threads_do_not_change_the_costs_of_a_search(monkeypatch):
         for k in range(4)
     ]
     alone, shared = (KernelSearch(solver, {}, folds, threads) for threads in (1, 3))
-    chosen = Chosen(KERNEL, 0.2)
-    for at in range(4):
-        assert cost_of(alone, at, chosen, "error") == cost_of(shared, at, chosen, "error")
+    for search in (alone, shared):
+        search.choose(["error", "evidence"])
+    assert alone._costs == shared._costs

@@ -89,8 +89,8 @@ def test_labels_of_pairs_that_do_not_bind_are_a_problem(words):
     binding = [no] * 3 + [yes] * (len(kd) - 3)
     first = f"{kd[0]:g}"
     expected = (
-        "Column 'Binding' says of 3 rows with exact labels that the pair does not bind, such as "
-        f"row 1 with {first}: if that is a limit of the assay, write >{first}."
+        "Column 'Binding' says no binding beside an exact label in 3 rows, such as row 1 with "
+        f"{first}: write limits of the assay as bounds, such as >{first} or <{first}."
     )
     assert abag.plan(table(**{"KD (nM)": kd, "Binding": binding}))["problems"] == [expected]
     bounds = np.r_[[f">{value:g}" for value in kd[:3]], kd[3:]]
@@ -100,6 +100,18 @@ def test_labels_of_pairs_that_do_not_bind_are_a_problem(words):
     assert abag.plan(stated)["problems"] == []
     for other in ("binds_mouse", "non_binding"):
         assert abag.plan(table(**{"KD (nM)": kd, other: binding}))["problems"] == []
+
+
+@pytest.mark.parametrize("name", ["potency_upper_limit", "LOD", "Max. conc. (nM)"])
+def test_labels_that_are_the_limit_in_another_column_are_a_problem(name):
+    for label in ("KD (nM)", "ID50"):
+        values = IN_UNIT["kd_nm"].round(3)
+        frame = table(**{label: values, name: float(values[0])})
+        (said,) = [x for x in abag.plan(frame)["problems"] if "limits of the assay" in x]
+        assert said.startswith(f"Column {name!r} has the number of an exact label in 1 row, such")
+        assert f"such as >{values[0]:g} or <" in said
+        bounds = frame.assign(**{label: [f">{values[0]}", *values[1:]]})
+        assert not any("limits of the assay" in x for x in abag.plan(bounds)["problems"])
 
 
 @pytest.mark.parametrize("other", ["binding_energy", "dG", "KD_pred (nM)"])

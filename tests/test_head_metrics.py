@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from marks import in_ci
 from scipy import stats
 from scipy.stats import binomtest
-from sklearn.metrics import r2_score
+from sklearn.metrics import average_precision_score, r2_score
 
 from abag import FitConfig, OptionError
 from abag.head.evaluation import scores as scores_of_regimes
@@ -31,11 +31,12 @@ from abag.head.evaluation.metrics import (
     metric_key,
     pearson,
     ranks,
+    score_folds,
     selectable_metrics,
     split_key,
 )
 from abag.head.evaluation.verdicts import describe_regimes
-from abag.head.labels.headers import Quantity
+from abag.head.labels.headers import PKD, Quantity
 
 TIED = st.integers(0, 4).map(float)
 
@@ -267,6 +268,33 @@ def test_folds_are_averaged_and_never_pooled():
     assert average_folds(folds)["spearman"] == pytest.approx(1)
 
 
+def test_the_average_precision_of_chance_over_folds_with_few_strong_binders_is_their_share():
+    rng = np.random.default_rng(0)
+    folds = []
+    predicted = []
+    for fold in range(200):
+        pkd = np.where(np.arange(30) < 2, 9.5, 7.0) + rng.normal(0, 0.1, 30)
+        pkd[2:] -= 0.005 * fold
+        folds.append(MeasuredRows.of(pkd, np.zeros(30), np.where(np.arange(30) == 29, -1, 0)))
+        predicted.append(rng.normal(fold % 5, 1, 30))
+    key = "average_precision_at_9"
+    exact = [of_fold[:29] for of_fold in predicted]
+    levelled = np.concatenate([of_fold - of_fold.mean() for of_fold in exact])
+    is_strong = np.tile(np.arange(29) < 2, 200)
+    value = score_folds(folds, predicted, key)
+    assert value == pytest.approx(average_precision_score(is_strong, levelled))
+    assert value == pytest.approx(2 / 29, abs=0.02)
+    mean = np.mean([rows.score_one(key, p) for rows, p in zip(folds, predicted, strict=True)])
+    assert mean > 2 * value  # whatever is predicted
+    assert score_folds(folds[:1], predicted[:1], key) == folds[0].score_one(key, predicted[0])
+    rmse = [rows.score_one("rmse", p) for rows, p in zip(folds, predicted, strict=True)]
+    assert score_folds(folds, predicted, "rmse") == pytest.approx(np.mean(rmse))
+    predicted[3][0] = np.nan
+    others = score_folds(folds[:3] + folds[4:], predicted[:3] + predicted[4:], key)
+    assert score_folds(folds, predicted, key) == others
+    assert score_folds(folds[3:4], predicted[3:4], key) is None
+
+
 def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
     bias = Metric(
         function=lambda rows: float(np.mean(rows.predicted - rows.pkd)),
@@ -278,7 +306,7 @@ def test_a_registered_metric_appears_wherever_its_flags_say(monkeypatch):
     assert score([6.0, 7.0], [7.0, 9.0], [0, 0])["mean_bias"] == 1.5
     assert MeasuredRows.of([6.0], [0]).score_one("mean_bias", [7.0]) == 1
     assert selectable_metrics()[-1] == "mean_bias"
-    assert metric_heading("mean_bias") == "mean bias"
+    assert metric_heading("mean_bias", PKD) == "mean bias"
     assert is_better("mean_bias", 0.1, 0.2)
     for name in selectable_metrics():
         assert FitConfig(select=name).select == name
@@ -664,7 +692,7 @@ def test_two_models_are_told_apart_by_the_interval_of_their_errors(shift, relati
     tested = scores_of_regimes.TestedPairs(rows, pkd, rows * 0, rows, rows * 0, [rows])
     ours = pkd + rng.normal(size=80) / 2 + max(0.0, -shift)
     theirs = pkd + rng.normal(size=80) / 2 + max(0.0, shift)
-    sentence = scores_of_regimes.compare_models("known", "run", "other", tested, ours, theirs)
+    sentence = scores_of_regimes.compare_models("known", "run", "other", tested, ours, theirs, PKD)
     errors = [np.sqrt(np.square(pkd - predicted).mean()) for predicted in (ours, theirs)]
     assert sentence == (
         f"known: run is {relation} other (RMSE {errors[0]:.3f} and {errors[1]:.3f} pKd, 80 test "

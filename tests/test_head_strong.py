@@ -112,7 +112,8 @@ def test_a_precision_that_few_pairs_reach_by_chance_has_no_cutoff():
         None,
         None,
     )
-    (line,) = (line for line in describe_strong(scores) if line.startswith("a precision of 80%"))
+    lines = describe_strong(scores, PKD)
+    (line,) = (line for line in lines if line.startswith("a precision of 80%"))
     assert line.split()[-4:] == ["-", "0", "-", "-"]
 
 
@@ -130,12 +131,12 @@ def test_without_strong_binders_nothing_is_claimed():
     assert regime["strong"] == 0
     assert regime["curve"] == []
     assert regime["at_threshold"]["recall"] is None
-    assert "0 of 50 pairs are strong (prevalence 0%)" in "\n".join(describe_strong(scores))
+    assert "0 of 50 pairs are strong (prevalence 0%)" in "\n".join(describe_strong(scores, PKD))
 
 
 def test_strong_binders_are_described_in_tables_of_80_columns():
     rows = drawn(2_000, 5)
-    lines = describe_strong(score_strong(rows, REGIME, 9.0))
+    lines = describe_strong(score_strong(rows, REGIME, 9.0), PKD)
     picked = rows["pkd_predicted"] >= 9
     assert max(map(len, lines)) <= 80
     (cut_off,) = (line for line in lines if line.startswith("none: the threshold itself"))

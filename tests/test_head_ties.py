@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from abag.embed.tables.chains import KINDS
+from abag.head.labels.headers import PKD
 from abag.head.predictor.scoring import PredictionsByRegime, equal_groups
 
 
@@ -38,7 +40,7 @@ def test_a_group_of_the_first_grouping_stays_one_in_the_second():
 
 
 def test_regimes_with_one_prediction_are_found_over_parts_of_a_table():
-    by_regime = PredictionsByRegime()
+    by_regime = PredictionsByRegime(PKD, KINDS)
     by_regime.add(scores(known=[8.0] * 6, new_antibody=[7.0, 9.0]))
     by_regime.add(scores(known=[8.001] * 6, new_antibody=[7.0] * 20))
     assert by_regime.can_rank
@@ -49,7 +51,7 @@ def test_regimes_with_one_prediction_are_found_over_parts_of_a_table():
         "12 rows (known antibodies, known antigens) have the same prediction, pKd 8.00: the run "
         "cannot rank them"
     )
-    few = PredictionsByRegime()
+    few = PredictionsByRegime(PKD, KINDS)
     few.add(scores(known=[8.0] * 9, new_antibody=[7.0, 9.0]))
     assert (few.same, few.describe("row")) == ({}, [])
-    assert PredictionsByRegime().can_rank
+    assert PredictionsByRegime(PKD, KINDS).can_rank

@@ -19,6 +19,7 @@ from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import read_bounds
 from abag.head.labels import column
 from abag.head.labels.column import decide_label
+from abag.head.labels.headers import PKD
 from abag.head.labels.options import LabelOptions
 from abag.head.labels.values import read_affinities
 from abag.head.runs.evaluate import decide_prediction
@@ -537,7 +538,7 @@ def test_predictions_are_found_with_the_other_columns_of_their_table():
     frame = pd.DataFrame(
         {"heavy": ["EVQ", "EVK"], "antigen": "MKT", "predicted KD (ng/mL)": [1, 2]}
     )
-    decide = partial(decide_prediction, options=LabelOptions(), molar_mass="vhh")
+    decide = partial(decide_prediction, options=LabelOptions(), quantity=PKD, molar_mass="vhh")
     table = read_pairs(frame, label=decide)
     (label,) = table.labels
     assert table.columns["pkd"] == label.column == "predicted KD (ng/mL)"

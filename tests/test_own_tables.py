@@ -576,9 +576,14 @@ def test_a_row_of_units_below_the_names_is_read_into_them(tmp_path, name, unit):
         parts = [*open_table(tmp_path / name, ReadOptions(rows=chunk_rows))]
         assert [row for part in parts for row in part.frame["VH"]] == HEAVIES
         assert {part.first_row for part in parts} == {3}
-    # a name that the user gives stays, and so does a row whose cells others repeat
-    chosen = read_labels(tmp_path / name, columns={"pkd": "KD"}, label="kd_nm")
-    assert chosen.reading.column == "KD"
+    # the name without it would be read in the unit of a run
+    with pytest.raises(ColumnError, match=r"found.*'KD \(nM\)'"):
+        read_labels(tmp_path / name, columns={"pkd": "KD"}, label="kd_pm")
+    # single letters may be residues
+    write(["wt", "mut", "note"], ["K", "M", ""], ["S", "T", ""])
+    (table,) = open_table(tmp_path / name, ReadOptions())
+    assert table.frame["wt"].tolist() == ["K", "S"]
+    # cells that the row below repeats are of a column of units
     write([*names, "unit"], ["", "", "", "", "", "nM"], *([*row, "nM"] for row in rows))
     stated = read_labels(tmp_path / name, columns={"pkd": "KD"}, bad_rows="skip")
     assert stated.reading.why == "column 'unit' says so"

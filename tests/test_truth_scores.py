@@ -165,7 +165,15 @@ def test_the_metrics_of_every_model_are_averages_of_what_scikit_learn_gives_per_
             if not folds:
                 assert metrics["rmse"] is None
                 continue
-            for metric, expected in pd.DataFrame(folds).mean().items():
+            by_fold = pd.DataFrame(folds).mean()
+            predicted = exact[exact.groupby("fold")[column].transform(lambda p: p.notna().all())]
+            level = predicted.groupby("fold")[column].transform("mean")
+            strong = predicted["pkd"] >= 9
+            if strong.any():
+                by_fold["average_precision_at_9"] = sk.average_precision_score(
+                    strong, (predicted[column] - level).round(9)
+                )
+            for metric, expected in by_fold.items():
                 assert same(metrics[metric], expected), (model, metric)
             assert metrics["n"] == len(rows)
 

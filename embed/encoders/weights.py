@@ -558,9 +558,17 @@ def read_adapter_record(folder: Path, kind: Kind) -> dict[str, Any]:
     try:
         record = json.loads(read_inside(folder, ADAPTER_FILE))
     except (OSError, ValueError, RecursionError) as error:
+        remedy = "Run that command until it finishes."
+        if (folder.parent / ADAPTER_FILE).exists():
+            remedy = f"Give {folder.parent}."
+        elif (folder / CONFIG_FILE).exists():
+            remedy = (
+                "Merge an adapter of peft into its model (merge_and_unload, save_pretrained), and "
+                f"give the merged folder as --{kind}-encoder."
+            )
         msg = (
             f"{folder}: no finished adapter (cannot read {ADAPTER_FILE}); expected the --out "
-            "folder of abag adapt. Run that command until it finishes."
+            f"folder of abag adapt. {remedy}"
         )
         raise EncoderError(msg) from error
     if not isinstance(record, dict) or not ADAPTER_FORMAT.items() <= record.items():

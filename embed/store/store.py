@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -738,12 +739,13 @@ def folder_with(
     folder = store.folder(kind, encoder)
     missing = int(folder.missing(keys).sum())
     if missing:
-        given = " ".join(f"{flag(name)} {value}" for name, value in folder.encoder_options.items())
+        given = ["--store", str(store.path), "--kind", kind]
+        for name, value in folder.encoder_options.items():
+            given += [flag(name), value]
         msg = (
             f"{store.path}: {missing} of {len(keys)} {kind} sequences of {source} "
-            f"have no vector from {folder.name}. Run abag embed on it with --store "
-            f"{store.path} --kind {kind} {given}, and with the options that read "
-            "its columns."
+            f"have no vector from {folder.name}. Run abag embed on it with {shlex.join(given)}, "
+            "and with the options that read its columns."
         )
         raise MissingVectors(msg)
     return folder

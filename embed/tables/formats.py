@@ -320,11 +320,10 @@ def read_separated(
     first_row += above
     units = _units_below(file, separator, above)
     if units:
-        chosen = {*options.table.columns.values()}
         stated = [f"{name!r} in {unit}" for name, unit in zip(names, units, strict=True) if unit]
         remarks = [*remarks, f"row {first_row} is read as units: {', '.join(stated)}"]
         for at, unit in enumerate(units):
-            if unit and names[at] not in chosen and unit not in names[at]:
+            if unit and unit not in names[at]:
                 names[at] += f" ({unit})"
     # with low_memory, pandas chooses the type of a column anew within one chunk; blank lines are
     # rows, so that the others have the numbers that spreadsheets and editors show
@@ -379,7 +378,8 @@ def _units_below(file: IO[Any], separator: str, above: int) -> list[str]:
     if not (filled and all(_UNIT_ALONE.fullmatch(units[at]) for at in filled)):
         return []
     are_labels = all(next_row[at].strip() not in ("", row[at].strip()) for at in filled)
-    return units if are_labels and len(filled) < len(units) else []
+    are_residues = all(len(row[at].strip()) == 1 for at in filled)  # K and M
+    return units if are_labels and not are_residues and len(filled) < len(units) else []
 
 
 def _with_missing(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:

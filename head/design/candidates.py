@@ -64,9 +64,9 @@ from abag.head.labels.values import refuse_cells
 from abag.head.models.pair_vectors import Index
 from abag.head.models.probit import WITHIN
 from abag.head.predictor.folder import load_predictor
-from abag.head.predictor.options import RankOptions
+from abag.head.predictor.options import RankOptions, refuse_antigen
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor
-from abag.head.predictor.scoring import PairReader, refuse_antigen
+from abag.head.predictor.scoring import PairReader
 from abag.head.runs.rounds import MEASURED, SEQUENCES, read_measured_rows, read_written_pairs
 from abag.head.runs.run_folder import labels_as_in_the_run, layout_of, read_config
 

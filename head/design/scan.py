@@ -46,12 +46,11 @@ from abag.head.labels.headers import INSIDE, PKD, Quantity
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
 from abag.head.models.registry import MODELS
 from abag.head.predictor.explain import explain_residues, residue_parts
-from abag.head.predictor.options import ScanOptions
+from abag.head.predictor.options import ScanOptions, is_run_alone
 from abag.head.predictor.predictor import Scorer
 from abag.head.predictor.scoring import (
     PredictionsByRegime,
     check_table_out,
-    is_run_alone,
     loaded,
     region_of_run,
     rounded,

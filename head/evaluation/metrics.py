@@ -5,8 +5,8 @@ N rows in G groups.
 Metrics of predictions against measurements, in one registry.
 
 A metric that is undefined for the given rows is ``None``, never 0 or NaN. Predictions of different
-folds are never pooled, because even the training mean of each fold would then correlate with the
-labels: score each fold and average the scores (`average_folds`).
+folds are never pooled as they are, because even the training mean of each fold would then correlate
+with the labels: each fold is scored, and the scores are averaged (`score_folds`).
 
 To add a metric, write its function and register it in `METRICS`. Scores, comparisons, tables and
 the choices of ``--select`` all derive from the registry. Metrics of strong binders have plain names
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 MIN_ROWS_PER_ANTIGEN = 5
 """Antigens with fewer exact rows are left out of the correlation within antigens."""
+LEVEL_DIGITS = 9
+"""Digits of levelled predictions: those of one fold that were equal still are."""
 LISTED_PAIRS = 1 << 20
 """Pairs of rows that are compared; of more pairs a quarter as many are drawn."""
 
@@ -352,6 +354,9 @@ class Metric:
     lower_is_better: bool = False
     has_threshold: bool = False
     """Whether it counts strong binders, from `ScoredRows.strong_pkd` on."""
+    of_levelled_folds: bool = False
+    """Whether folds are scored together: that of few strong binders is far above chance, whatever
+    is predicted."""
     in_tables: bool = False
     """Shown in the report's tables of scores."""
     selectable: bool = False
@@ -367,7 +372,7 @@ def selectable_metrics() -> list[str]:
     return [metric_key(name) for name, metric in METRICS.items() if metric.selectable]
 
 
-def metric_heading(key: str, quantity: Quantity | str = "pKd") -> str:
+def metric_heading(key: str, quantity: Quantity) -> str:
     """Name a metric with its unit, for the labels' quantity such as pIC50."""
     metric = find_metric(key)
     unit = metric.unit and f" ({quantity})"
@@ -528,6 +533,34 @@ def average_folds(folds: Sequence[Scores]) -> dict[str, float | None]:
     return means
 
 
+def level_folds(predicted: Floats, fold: Ints, weight: Floats | None) -> Floats:
+    """Take the mean of each fold off its predictions, (N,), which are then scored together."""
+    _, fold = np.unique(fold, return_inverse=True)
+    count = np.ones(len(predicted)) if weight is None else weight
+    level = np.bincount(fold, count * predicted) / np.bincount(fold, count)
+    return np.asarray(np.round(predicted - level[fold], LEVEL_DIGITS))
+
+
+def score_folds(folds: Sequence[MeasuredRows], predicted: Sequence[ArrayLike], key: str) -> Number:
+    """Score predictions of several folds, (N,) each, by the metric with this key.
+
+    It is the mean over the folds in which it is defined, or that of levelled folds together,
+    without those of which a prediction is not finite.
+    """
+    by_fold = [*zip(folds, predicted, strict=True)]
+    if not find_metric(key).of_levelled_folds:
+        scores = [{key: labels.score_one(key, of_fold)} for labels, of_fold in by_fold]
+        return average_folds(scores)[key]
+    rows = [ScoredRows.of(*of_fold) for of_fold in by_fold]
+    measured = [of_fold.measured for of_fold in rows]
+    fold = np.repeat(np.arange(len(rows)), [len(labels.pkd) for labels in measured])
+    weights = [labels.weight for labels in measured if labels.weight is not None]
+    weight = np.concatenate(weights) if weights else None
+    pkd = np.concatenate([labels.pkd for labels in measured])
+    levelled = level_folds(np.concatenate([of_fold.predicted for of_fold in rows]), fold, weight)
+    return MeasuredRows.of(pkd, fold, sign=folds[0].sign, weight=weight).score_one(key, levelled)
+
+
 def _single(
     function: Callable[[Floats, Floats, Floats | None], Number],
     **flags: Any,  # noqa: ANN401
@@ -542,6 +575,7 @@ def _single(
 
 def _strong(
     function: Callable[[Floats, Floats, float, Floats | None], float | None],
+    **flags: Any,  # noqa: ANN401
 ) -> Metric:
     """Make a metric of strong binders; the third argument is the lowest strength of one."""
 
@@ -551,7 +585,7 @@ def _strong(
         threshold = rows.measured.sign * rows.strong_pkd
         return function(*rows.strengths, threshold, rows.measured.weight)
 
-    return Metric(function=at_threshold, selectable=True, has_threshold=True)
+    return Metric(function=at_threshold, selectable=True, has_threshold=True, **flags)
 
 
 def metric_key(name: str, strong_pkd: float = STRONG_PKD) -> str:
@@ -640,7 +674,7 @@ METRICS: dict[str, Metric] = {
     ),
     "recall": _strong(_recall),
     "precision": _strong(_precision),
-    "average_precision": _strong(_average_precision),
+    "average_precision": _strong(_average_precision, of_levelled_folds=True),
     "spread_ratio": _single(
         spread_ratio, in_tables=True,
         meaning="Standard deviation of the predictions relative to that of the labels. Below 1 "

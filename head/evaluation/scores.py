@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, Typed
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import expit, logit, stdtrit
+from scipy.special import expit, logit, ndtri, stdtrit
 
 from abag.core.arrays import Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
@@ -78,6 +78,8 @@ NEARLY_ALL = 0.9
 MANY_BOUNDS = 0.2
 """Share of bounds among the tested pairs from which errors of the others are not judged: what could
 be measured exactly is a selection."""
+COVERED = float(ndtri(0.95))
+"""Half the width of a 90 % interval, in sigmas."""
 SURE = 1.96
 """Half the width of a 95 % interval, in standard deviations."""
 TIED = 1e-12
@@ -732,7 +734,7 @@ def compare_models(
     tested: TestedPairs,
     predicted: Floats,
     reference: Floats,
-    quantity: Quantity = PKD,
+    quantity: Quantity,
 ) -> str:
     """Say in one sentence which of two models has smaller errors in a regime."""
     is_exact = tested.is_exact

@@ -42,10 +42,14 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import align, counted, quoted
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.table import read_texts
-from abag.head.evaluation.metrics import METRICS, average_precision, hits_by_cutoff
+from abag.head.evaluation.metrics import (
+    METRICS,
+    average_precision,
+    hits_by_cutoff,
+    level_folds,
+)
 from abag.head.evaluation.scores import (
     LEAST_OF_SIDE,
-    ROUNDING,
     RegimeScore,
     TestedPairs,
     cells,
@@ -278,7 +282,7 @@ def _calibration(strong: Bools, p: Floats, weight: Floats) -> list[dict[str, Any
     return bins
 
 
-def describe_strong(summary: StrongSummary, quantity: Quantity = PKD) -> list[str]:
+def describe_strong(summary: StrongSummary, quantity: Quantity) -> list[str]:
     """Describe how well strong binders are found, in lines of text."""
     relation = ">=" if quantity.sign > 0 or quantity.classes else "<="
     title = "Strong binders: pKd" if quantity.affinity else f"Strong pairs: {quantity}"
@@ -797,15 +801,13 @@ def _what_parts(pairs: LabelledPairs) -> tuple[str, bool]:
     pair = ["antibody", "antigen"]
     rows = pairs.usable[pairs.usable.duplicated(pair, keep=False)]
     rows = rows[rows.groupby(pair, sort=False).ngroup() < LOOKED_AT]
-    frame = pairs.table.frame.iloc[rows["row"]]
     used = {*pairs.table.columns.values()}
     of_words = ""
-    for name in map(str, frame):
-        if name in used:
+    for name in [name for name in pairs.table.names if name not in used]:
+        cells = pairs.table.frame[name].iloc[rows["row"]]
+        if not 1 < cells.astype(str).nunique() <= MOST_WORDS:
             continue
-        if not 1 < frame[name].astype(str).nunique() <= MOST_WORDS:
-            continue
-        texts = read_texts(frame[name]).set_axis(rows.index)
+        texts = read_texts(cells).set_axis(rows.index)
         words = texts.drop_duplicates()
         are_few = len(words) <= MOST_WORDS and 2 * len(words) < len(texts)
         if not are_few or rows[pair].assign(text=texts).duplicated().any():
@@ -940,9 +942,7 @@ def _average_precision(
     if not is_positive.any():
         return None
     weight = np.ones(len(predicted)) if tested.weight is None else tested.weight
-    _, fold = np.unique(tested.fold, return_inverse=True)
-    level = np.bincount(fold, weight * predicted) / np.bincount(fold, weight)
-    above = np.round(predicted - level[fold], ROUNDING)
+    above = level_folds(predicted, tested.fold, weight)
     value = average_precision(is_positive, above, weight)
     assert value is not None
     fewest = min(tested.groups, key=lambda group: len(np.unique(group)))

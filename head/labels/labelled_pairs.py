@@ -12,6 +12,7 @@ R rows of a table, P pairs.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +28,7 @@ from abag.core.errors import ColumnError, LabelError
 from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
 from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import Kind
-from abag.embed.tables.columns import quote_names, quote_some
+from abag.embed.tables.columns import quote_names, quote_some, simplified
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, SkippedRows, describe_rows, read_pairs
 from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts
@@ -53,7 +54,6 @@ from abag.head.labels.features import (
 from abag.head.labels.headers import Quantity, outside, to_pkd
 from abag.head.labels.options import (
     FLOOR_SHARE,
-    UNITS,
     BesideRole,
     Floor,
     Label,
@@ -74,6 +74,8 @@ OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
+_LIMIT = re.compile("limit|lo[dq]$|(max|maximum|top|highest)conc")
+"""Parts of the names, without signs, of columns of the limits of assays."""
 POSSIBLE_PKD = (0.0, 16.0)
 """Labels outside are certainly in another unit."""
 OPPOSITE = -0.5
@@ -269,7 +271,7 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
     """Say what was read as the label, and what in the table contradicts it."""
     column = affinities.column
     unit = affinities.unit
-    problems = []
+    problems = [*_labels_at_limits(table, affinities)]
     if affinities.quantity.affinity:
         readable = np.isfinite(affinities.pkd) & ~affinities.no_binding
         impossible = readable & outside(affinities.pkd, POSSIBLE_PKD)
@@ -278,7 +280,6 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
                 f"Column {other!r}, read as {other_unit}, ranks the rows the other way round than "
                 f"{column!r}, read as {unit}."
             )
-        problems += _labels_without_binding(table, affinities)
         if 0 < 2 * impossible.sum() <= readable.sum():  # more are refused
             number = int(impossible.sum())
             is_one = number == 1
@@ -298,25 +299,33 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
     )
 
 
-def _labels_without_binding(table: SequenceTable, affinities: Affinities) -> Iterator[str]:
-    """Say where a column of yes and no says that pairs do not bind whose labels are no bounds."""
-    if table.has("censored"):
+def _labels_at_limits(table: SequenceTable, affinities: Affinities) -> Iterator[str]:
+    """Say which columns say of exact labels that they are limits, or that the pair does not bind.
+
+    A column of relations says which labels are bounds.
+    """
+    if table.has("censored") or affinities.quantity.classes:
         return
     is_exact = np.isfinite(affinities.pkd) & (affinities.side == 0)
+    is_affinity = affinities.quantity.affinity
     for name in table.names:
-        if name == affinities.column or not says_whether_bound(name):
+        if name == affinities.column:
             continue
-        if not holds_classes(table, name):
+        if _LIMIT.search(simplified(name)):
+            at_limit = is_exact & (affinities.raw == read_numbers(table.frame[name]))
+            said = "has the number of an exact label"
+        elif is_affinity and says_whether_bound(name) and holds_classes(table, name):
+            at_limit = is_exact & says_no(table.frame[name])
+            said = "says no binding beside an exact label"
+        else:
             continue
-        rows = np.flatnonzero(is_exact & says_no(table.frame[name]))
+        rows = np.flatnonzero(at_limit)
         if len(rows):
-            first = rows[0]
-            raw = f"{affinities.raw[first]:g}"
-            sign = ">" if UNITS[affinities.unit].stronger == "lower" else "<"
+            raw = f"{affinities.raw[rows[0]]:g}"
             yield (
-                f"Column {name!r} says of {counted(len(rows), 'row')} with exact labels that the "
-                f"pair does not bind, such as row {table.row_name(first)} with {raw}: if that is a "
-                f"limit of the assay, write {sign}{raw}."
+                f"Column {name!r} {said} in {counted(len(rows), 'row')}, such as row "
+                f"{table.row_name(rows[0])} with {raw}: write limits of the assay as bounds, "
+                f"such as >{raw} or <{raw}."
             )
 
 

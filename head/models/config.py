@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal
 
-from abag.core.errors import OptionError, RunError
+from abag.core.errors import OptionError
 from abag.core.options import DeviceOptions, Options, VectorOptions, VectorsOf, flag, option
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.options import SkippedOptions, TableOptions
@@ -362,31 +362,3 @@ OF_EARLIER_VERSIONS = frozenset({"allow_adapter_leak"})
 MAY_CHANGE = FitConfig.changeable() | {"format", "store", "store_from_run"} | OF_EARLIER_VERSIONS
 """What may differ when a run is resumed: none of it changes the meaning of the result, and the
 format is checked when config.json is read."""
-
-
-def check_same(
-    run: object,
-    before: Mapping[str, Any],
-    now: Mapping[str, Any],
-    *,
-    may_change: frozenset[str] = MAY_CHANGE,
-    option: str = "--run",
-) -> None:
-    """Raise `RunError` if any value outside `may_change` differs, naming each difference."""
-    compared = (before.keys() | now.keys()) - may_change
-    changes = []
-    for name in sorted(compared, key=lambda name: ("digest" in name, name)):
-        old = before.get(name)
-        new = now.get(name)
-        if old == new:
-            continue
-        if "digest" in name:
-            changes.append("the sequences, labels or features of the table differ")
-        else:
-            changes.append(f"{name} was {old!r} and is now {new!r}")
-    if changes:
-        msg = (
-            f"{run}: started with other options or data: {'; '.join(changes)}. "
-            f"Use the same options and table, or another {option} folder."
-        )
-        raise RunError(msg)

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -46,6 +46,8 @@ from abag.head.models.pair_vectors import FeatureScaling, Index, Standardizer, T
 
 Views: TypeAlias = Mapping[Kind, "ColumnViews"]
 Criterion = Literal["error", "evidence"]
+MapCalls: TypeAlias = Callable[..., Iterator[Any]]
+"""`map`, or that of a pool of threads."""
 SCALES = (0.03, 0.1, 0.3, 1.0, 3.0)
 """Values of `PairKernel.scale` that are tried."""
 PRODUCTS = (0.0, 1 / 3, 1.0)
@@ -310,6 +312,19 @@ class Inverted(NamedTuple):
     of_one_C: Floats
     """The inverse times ones."""
 
+    @classmethod
+    def of(cls, matrix_CC: Floats, noise_C: Floats, targets_CF: Floats) -> Self:
+        """Invert a kernel matrix with its noise."""
+        import torch
+
+        matrix = matrix_CC.copy(order="F")  # as LAPACK has it
+        matrix[np.diag_indices_from(matrix)] += noise_C
+        lower = torch.from_numpy(matrix)
+        torch.linalg.cholesky(lower, out=lower)
+        log_determinant = 2 * float(lower.diagonal().log().sum())
+        inverse_CC = torch.cholesky_inverse(lower).numpy()
+        return cls(inverse_CC, log_determinant, inverse_CC @ targets_CF, inverse_CC.sum(axis=1))
+
 
 @dataclass
 class _Choice:
@@ -372,12 +387,13 @@ class KernelSearch:
             waiting.setdefault(choice.asked.kernel, []).append(choice)
         most = most_kernels(train, weights)
         done = 0
-        with blas_threads(len(self.solver)):
+        is_shared = self.threads > 1 and len(self.solver) >= LEAST_SHARED
+        with blas_threads(len(self.solver)), thread_pool(self.threads) as pool:
             while waiting:
                 # a kernel is inverted for all choices that ask for it: none is far ahead of others
                 kernel, choices = next(iter(waiting.items()))
                 waiting[kernel] = []
-                self._compute(choices)
+                self._compute(choices, pool.map if is_shared else map)
                 for choice in choices:
                     cost = self._costs[choice.asked][choice.fold, choice.criterion]
                     try:
@@ -395,7 +411,7 @@ class KernelSearch:
                 tell(done / (most * len(asking)))
         self._inverted.clear()
 
-    def _compute(self, choices: Sequence[_Choice]) -> None:
+    def _compute(self, choices: Sequence[_Choice], map_calls: MapCalls) -> None:
         """Compute the costs that choices ask for, but for those that are known."""
         asked: dict[Chosen, dict[int, bool]] = {}
         for choice in choices:
@@ -403,45 +419,44 @@ class KernelSearch:
                 has_error = asked.setdefault(choice.asked, {})
                 has_error.setdefault(choice.fold, False)
                 has_error[choice.fold] |= choice.criterion == "error"
+        if asked:
+            self._costs_of(asked, map_calls)
+
+    def _costs_of(
+        self, asked: Mapping[Chosen, Mapping[int, bool]], map_calls: MapCalls = map
+    ) -> None:
+        """Compute the costs of a kernel with some noises in some folds, of some the error, too."""
+        self._invert([*asked], map_calls)
+        costs_asked = []
         for chosen, has_error in asked.items():
-            self._costs_of(chosen, has_error)
+            costs_asked += [(chosen, at, error) for at, error in has_error.items()]
 
-    def _costs_of(self, chosen: Chosen, has_error: Mapping[int, bool]) -> None:
-        """Compute the costs of a kernel in some folds, of some the error, too."""
-        inverted = self._invert(chosen)
-
-        def of_fold(at: int) -> None:
+        def costs_of_fold(chosen: Chosen, at: int, has_error: bool) -> dict[Criterion, float]:
+            inverted = self._inverted[chosen]
             solved_C = inverted.solved_CF[:, at]
-            costs = _costs_of_fold(self.folds[at], inverted, solved_C, has_error=has_error[at])
+            return _costs_of_fold(self.folds[at], inverted, solved_C, has_error=has_error)
+
+        computed = map_calls(costs_of_fold, *zip(*costs_asked, strict=True))
+        for (chosen, at, _), costs in zip(costs_asked, computed, strict=True):
             for criterion, cost in costs.items():
                 self._costs[chosen][at, criterion] = cost
 
-        if self.threads == 1 or len(self.solver) < LEAST_SHARED:
-            for at in has_error:
-                of_fold(at)
-            return
-        with thread_pool(self.threads) as pool:
-            for _ in pool.map(of_fold, has_error):  # raises what a thread raised
-                pass
-
-    def _invert(self, chosen: Chosen) -> Inverted:
-        """Invert a kernel matrix with its noise, or take it from the last noises of this kernel."""
-        import torch
-
-        if any(known.kernel != chosen.kernel for known in self._inverted):
+    def _invert(self, asked: Sequence[Chosen], map_calls: MapCalls) -> None:
+        """Invert the matrix of a kernel with some noises, but for those of its that are known."""
+        kernel = asked[0].kernel
+        if any(known.kernel != kernel for known in self._inverted):
             self._inverted.clear()
-        if chosen not in self._inverted:
-            matrix = self.solver.matrix(chosen.kernel)
-            matrix[np.diag_indices_from(matrix)] += chosen.noise * self.solver.share
-            lower = torch.from_numpy(matrix)
-            torch.linalg.cholesky(lower, out=lower)
-            log_determinant = 2 * float(lower.diagonal().log().sum())
-            inverse_CC = torch.cholesky_inverse(lower).numpy()
-            targets_CF = np.stack([fold.target_C for fold in self.folds], axis=1)
-            self._inverted[chosen] = Inverted(
-                inverse_CC, log_determinant, inverse_CC @ targets_CF, inverse_CC.sum(axis=1)
-            )
-        return self._inverted[chosen]
+        unknown = [chosen for chosen in asked if chosen not in self._inverted]
+        if not unknown:
+            return
+        matrix_CC = self.solver.matrix(kernel)
+        targets_CF = np.stack([fold.target_C for fold in self.folds], axis=1)
+        share_C = self.solver.share
+
+        def invert(chosen: Chosen) -> Inverted:
+            return Inverted.of(matrix_CC, chosen.noise * share_C, targets_CF)
+
+        self._inverted |= zip(unknown, map_calls(invert, unknown), strict=True)
 
 
 def _costs_of_fold(

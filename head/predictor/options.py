@@ -6,14 +6,15 @@ Imports no torch, so that help is instant.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from abag.core.errors import OptionError
+from abag.core.errors import OptionError, PredictionError
 from abag.core.messages import quoted
 from abag.core.options import DeviceOptions, EncoderOptions, Options, flag, option
-from abag.embed.tables.chains import IMGT_REGIONS, STANDARD_RESIDUES, ChainPlaces
+from abag.embed.tables.chains import IMGT_REGIONS, STANDARD_RESIDUES, ChainPlaces, Kind
 from abag.embed.tables.options import (
     BAD_ROWS_HELP,
     CHAINS_HELP,
@@ -534,3 +535,25 @@ class ShareOptions(Options, group="Output"):
     license: str | None = option(
         None, metavar="ID", help="Licence that the hub shows, such as mit or cc-by-4.0."
     )
+
+
+def is_run_alone(options: TableOptions, kinds: Sequence[Kind]) -> bool:
+    """Return whether a run is of antibodies alone, by its kinds, which must not be contradicted."""
+    is_alone = "antigen" not in kinds
+    if is_alone:
+        refuse_antigen(options)
+    elif options.no_antigen:
+        msg = (
+            "--no-antigen: the run was trained with antigens; expected the antigen of each pair. "
+            "Leave it out."
+        )
+        raise PredictionError(msg)
+    return is_alone
+
+
+def refuse_antigen(options: ReferenceOptions) -> None:
+    """Refuse an antigen that is given for a run of antibodies alone."""
+    if options.antigen is not None or "antigen" in options.columns:
+        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
+        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
+        raise PredictionError(msg)

@@ -56,7 +56,7 @@ from abag.embed.tables.layout import (
     one_table,
     tables_of,
 )
-from abag.embed.tables.options import AntibodyRegion, ReferenceOptions, TableOptions
+from abag.embed.tables.options import AntibodyRegion
 from abag.embed.tables.pairs import (
     SequenceCollector,
     Sequences,
@@ -95,7 +95,7 @@ from abag.head.labels.headers import (
 )
 from abag.head.predictor import folder
 from abag.head.predictor.explain import Explanation, explain, refuse_unexplained
-from abag.head.predictor.options import PredictOptions, ScoringOptions
+from abag.head.predictor.options import PredictOptions, ScoringOptions, is_run_alone
 from abag.head.predictor.predictor import (
     SCORE_COLUMNS,
     Predictor,
@@ -301,28 +301,6 @@ def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegi
         )
         raise PredictionError(msg)
     return predictor.layout.antibody_region
-
-
-def is_run_alone(options: TableOptions, kinds: Sequence[Kind]) -> bool:
-    """Return whether a run is of antibodies alone, by its kinds, which must not be contradicted."""
-    is_alone = "antigen" not in kinds
-    if is_alone:
-        refuse_antigen(options)
-    elif options.no_antigen:
-        msg = (
-            "--no-antigen: the run was trained with antigens; expected the antigen of each pair. "
-            "Leave it out."
-        )
-        raise PredictionError(msg)
-    return is_alone
-
-
-def refuse_antigen(options: ReferenceOptions) -> None:
-    """Refuse an antigen that is given for a run of antibodies alone."""
-    if options.antigen is not None or "antigen" in options.columns:
-        option = "--column antigen=NAME" if options.antigen is None else "--antigen"
-        msg = f"{option}: the run is of antibodies alone; expected no antigen. Leave it out."
-        raise PredictionError(msg)
 
 
 def check_table_out(
@@ -923,7 +901,7 @@ class PredictionsByRegime:
     Scores come in parts.
     """
 
-    def __init__(self, quantity: Quantity = PKD, kinds: Collection[Kind] = KINDS) -> None:
+    def __init__(self, quantity: Quantity, kinds: Collection[Kind]) -> None:
         self._quantity = quantity
         self._kinds = kinds
         self._parts: list[pd.DataFrame] = []

@@ -37,6 +37,7 @@ from scipy.special import gammaln, ndtri, stdtrit
 from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights, weights_of
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import (
+    COVERED,
     RegimeScore,
     TestedPairs,
     largest_rmse,
@@ -120,8 +121,6 @@ CENSORED_ROUNDS = 20
 """Rounds of expectation maximisation if there are censored pairs."""
 SMALLEST = 1e-6
 """Least noise in pKd: errors of 0 would have sigma 0."""
-COVERED = float(ndtri(0.95))
-"""Half the width of a 90 % interval, in sigmas."""
 LEAST_TAIL = 50
 """Held-out pairs from which sigma is that of an interval rather than of the squared errors."""
 THINNEST = 0.5

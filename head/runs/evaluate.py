@@ -30,6 +30,7 @@ from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import Table, read_numbers
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
+    COVERED,
     LEVEL,
     MANY_BOUNDS,
     Claim,
@@ -51,7 +52,7 @@ from abag.head.labels.column import (
     refuse_affinity,
 )
 from abag.head.labels.features import features_of
-from abag.head.labels.headers import PKD, PROBABILITY, Quantity
+from abag.head.labels.headers import PROBABILITY, Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs, label_pairs, one_label, report_counts
 from abag.head.labels.options import (
     UNITS,
@@ -63,10 +64,9 @@ from abag.head.labels.options import (
 from abag.head.labels.values import read_affinities, refuse_cells
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import expected_labels
-from abag.head.predictor.options import EvaluateOptions
+from abag.head.predictor.options import EvaluateOptions, refuse_antigen
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
-from abag.head.predictor.scoring import load_predictor, refuse_antigen
-from abag.head.predictor.weigh import COVERED
+from abag.head.predictor.scoring import load_predictor
 from abag.head.regimes.relations import PairGroups, with_clusters
 from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import (
@@ -293,8 +293,8 @@ def evaluate(
 def decide_prediction(
     table: Table,
     options: LabelOptions,
-    quantity: Quantity = PKD,
-    molar_mass: str | None = None,
+    quantity: Quantity,
+    molar_mass: str | None,
 ) -> LabelLayout:
     """Decide which column of a table holds the predictions of another tool, and in which unit.
 

@@ -43,8 +43,10 @@ from abag.head.evaluation.metrics import (
     RanksByGroup,
     average_folds,
     calibration_slope,
+    find_metric,
     metric_heading,
     rows_to_score,
+    score_folds,
     strong_threshold,
 )
 from abag.head.evaluation.verdicts import (
@@ -839,21 +841,28 @@ def _summarise_regime(
 ) -> RegimeSummary:
     splits = weighed.measured.splits
     scores_of_folds: dict[str, list[Scores]] = {}
+    predicted_of_folds: dict[str, list[Floats]] = {}
+    rows_of_folds = []
     for number, (split, fold) in enumerate(zip(splits, weighed.folds, strict=True)):
         rows = split.rows(TEST)
         to_score = rows_to_score(pairs, rows)
+        rows_of_folds.append(to_score)
         tested = {"head": weighed.predicted[weighed.tested.fold == number]}
         tested |= {name: predicted_P[rows] for name, predicted_P in fold.predicted.items()}
         for name, predicted_R in tested.items():
             scores_of_fold = to_score.score(predicted_R, strong_pkd)
             scores_of_folds.setdefault(name, []).append(scores_of_fold)
+            predicted_of_folds.setdefault(name, []).append(predicted_R)
     scores: dict[str, Scores] = {}
     for name, of_folds in scores_of_folds.items():
         if len(of_folds) < len(splits):  # a baseline that some folds lack
             continue
         scores[name] = {**average_folds(of_folds)}
-        for count in ("n", "n_censored"):
-            scores[name][count] = sum(int(of_fold[count] or 0) for of_fold in of_folds)
+        for key in scores[name]:
+            if key in ("n", "n_censored"):
+                scores[name][key] = sum(int(of_fold[key] or 0) for of_fold in of_folds)
+            elif find_metric(key).of_levelled_folds:
+                scores[name][key] = score_folds(rows_of_folds, predicted_of_folds[name], key)
     return {
         **weighed.score,
         "folds": len(splits),

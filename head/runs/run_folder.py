@@ -15,6 +15,7 @@ import pandas as pd
 
 from abag.core.errors import AbagError, DamagedFile, RunError
 from abag.core.files import (
+    check_same,
     is_begun,
     read_json,
     replacing,
@@ -34,7 +35,7 @@ from abag.head.labels.column import RunLayout
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.labels.labelled_pairs import LabelledPairs
 from abag.head.labels.options import Label, LabelOptions
-from abag.head.models.config import FitConfig, check_same
+from abag.head.models.config import MAY_CHANGE, FitConfig
 from abag.head.predictor.folder import refuse_of_another_run
 from abag.head.regimes.splits import KEYS, Split, split_frame
 from abag.head.runs.rounds import describe_batches, describe_promises, round_cells
@@ -141,7 +142,7 @@ def finished_summary(run: Path, record: Mapping[str, Any]) -> RunSummary | None:
     if not is_begun(run, "config.json", "run", "--run"):
         return None
     before = read_config(run)
-    check_same(run, described(before), described(record))
+    check_same(run, described(before), described(record), MAY_CHANGE, "--run")
     epochs = before["epochs"]
     if record["epochs"] < epochs:
         msg = (
@@ -210,7 +211,8 @@ class RegimeSummary(RegimeScore):
     metrics: dict[str, Scores]
     """Scores on the test pairs, averaged over folds: of the ``head`` and of the baselines. Those
     of strong binders have their threshold in the name, ``recall_at_9`` and the like; a
-    ``--select`` with another threshold adds its own."""
+    ``--select`` with another threshold adds its own. The average precision is that of all folds
+    together, see `level_folds`."""
 
 
 class UnmeasuredRegime(TypedDict):

@@ -23,7 +23,7 @@ import pandas as pd
 from abag.core.arrays import Bools, Ints, hex_keys
 from abag.core.errors import OptionError, SplitError
 from abag.core.files import read_json
-from abag.core.messages import detail, say
+from abag.core.messages import detail, say, shell_quoted
 from abag.core.options import VectorsOf
 from abag.embed.store.shard import ADAPTER_FOLDER, ROWS_FILE
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
@@ -364,8 +364,8 @@ def _apply_adapter_policy(
         msg = (
             f"{name}: {are_leaks.sum()} of {is_held_out.sum()} validation and test pairs, or "
             "near-duplicates of them, trained its adapter; expected none. Use the adapter's own "
-            f"split (--split file={adapted[0].path / _ROWS}), or adapt again with --split-from "
-            "this split."
+            f"split (--split {shell_quoted(f'file={adapted[0].path / _ROWS}')}), or adapt again "
+            "with --split-from this split."
         )
         raise SplitError(msg)
     used_by_adapters = []
