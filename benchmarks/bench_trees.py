@@ -594,10 +594,8 @@ def main():
                     out.write(json.dumps(line) + "\n")
                     out.flush()
         frame = pd.read_json(args.out, lines=True).drop(columns="seed")
-        if isinstance(frame["weights"][0], dict):
-            frame = frame.drop(columns="weights")
         means = frame.groupby(["what", "rows", "share", "model"], sort=False)
-        print(means.mean().assign(draws=means.size()).round(4).to_string())
+        print(means.mean(numeric_only=True).assign(draws=means.size()).round(4).to_string())
         return
     args.out.mkdir(parents=True, exist_ok=True)
     if args.step == "judge":
