@@ -103,9 +103,9 @@ def collect(folder, out, name, size, seed):
     weigh, stack_weights, make = weighing.weigh, weighing.stack_weights, fitting.make_predictor
     fit_all_pairs = fitting.fit_all_pairs
 
-    def weigh_and_keep(pairs, measured, folds):
+    def weigh_and_keep(pairs, measured, folds, every):
         asked.clear()
-        weighed = weigh(pairs, measured, folds)
+        weighed = weigh(pairs, measured, folds, every)
         group = weighed.group
         regime = measured.regime.name
         parts_KR = [

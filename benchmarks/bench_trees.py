@@ -20,7 +20,8 @@ the held-out rows are seen. `judge` weighs
 the parts of each regime with and without trees, and prints the RMSE of held-out rows relative to that
 without; beside the best of the three regressors in hindsight, how often it is 10 % above that, and how
 often the chosen one is; where it is, `least ratio` is the 5 % quantile over groups of held-out rows that are
-drawn again; `--without` leaves out other parts, too. `binary` has the stack with and without trees on tables of yes and no, beside the
+drawn again; `--without` leaves out other parts, too. With `--only "rbd 0.01"`, of which 1 % are yes, `judge` has the
+scores of a regime with few yes that its own pairs weigh, and of one that the pairs of all do, beside a forest. `binary` has the stack with and without trees on tables of yes and no, beside the
 classifiers of `bench_binary.py`. `batches` chooses the 24 highest predictions of libraries of
 `bench_batches.py` with and without trees, once learned from random rows (share 1), once from rows of the
 lower 70 % of the labels (share .7): trees predict nothing beyond the labels that they have seen.
@@ -37,6 +38,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -225,9 +227,22 @@ def read_rows(folder, name, size, seed):
 
 
 def predict_peers(folder, name, size, seed):
-    """Return what ridge, forest and process of scikit-learn predict of the held-out rows."""
+    """Return what ridge, forest and process of scikit-learn predict of the held-out rows.
+
+    Of yes and no, it is what the forest of `bench_binary.py` does.
+    """
     from bench_peers import peers
 
+    if " 0." in name:
+        from bench_binary import draws
+        from sklearn.ensemble import RandomForestClassifier
+
+        table, share = name.split()
+        [drawn] = draws(folder, table, [(size, float(share))], [seed])
+        forest = RandomForestClassifier(500, min_samples_leaf=2, random_state=0)
+        forest.fit(drawn.x_ND[drawn.kept], drawn.y[drawn.kept])
+        p = forest.predict_proba(drawn.x_ND[drawn.held_out])[:, 1]
+        return drawn.y[drawn.held_out], {"forest": p}
     both, x_ND, trained = read_rows(folder, name, size, seed)
     y = both["pKd"].to_numpy(float)
     rows = np.arange(len(both))
@@ -262,7 +277,8 @@ def choose_one(folder, path):
     columns = {"skempi": ["pdb"], "hiv": ["antibody", "antigen"]}.get(name, [])
     held_out = both.iloc[trained:].iloc[kept["test:row"]]
     groups = [pd.factorize(held_out[column])[0] for column in columns] or [kept["test:row"]]
-    np.savez(path, **kept, **{"test:groups": np.stack(groups)})
+    kept["test:groups"] = np.stack(groups)
+    np.savez(path, **kept)
     return path.stem
 
 
@@ -400,10 +416,66 @@ def judge(out, without=()):
                 ratio = (frame[what] / frame[other]).dropna()
                 print(f"{what}: {ratio.mean():.3f} of {other}, above 1.1 in {(ratio > 1.1).sum()} "
                       f"of {len(ratio)}, largest {ratio.max():.2f}")  # fmt: skip
+    # of a table, size and regime, one regressor and abag over all draws
+    errors = frame.groupby(["table", "size", "regime"])
+    mean = errors[[f"+ {BUILT_IN}", *(f"peer {peer}" for peer in PEERS)]].mean()
+    ratio = (mean.iloc[:, 0] / mean.iloc[:, 1:].min(axis=1))[errors.size() >= 3]
+    print(f"means of 3 draws or more: {ratio.mean():.3f} of the best regressor, above 1.1 in "
+          f"{(ratio > 1.1).sum()} of {len(ratio)}, largest {ratio.max():.2f}")  # fmt: skip
     frame["ratio"] = frame[f"+ {BUILT_IN}"] / frame["best peer"]
     worst = frame.sort_values("ratio").tail(12)
     print(worst.round(3).to_string())
     return frame
+
+
+def judge_classes(out):
+    """Print scores of yes and no, regimes with few yes weighed by their own pairs or by all."""
+    from functools import partial
+
+    from bench_binary import scores
+
+    from abag.head.models.probit import HeldOutClasses
+    from abag.head.predictor.weigh import FEWEST_OF_CLASS, USUAL_WEIGHTS, stack_weights
+
+    lines = []
+    for path in sorted(out.glob("* 0.*.npz")):
+        kept = np.load(path)
+        parts = kept["parts"].tolist()
+        usual_K = np.array([USUAL_WEIGHTS.get(part, 1.0) for part in parts])
+        pairs = SimpleNamespace(
+            pkd=kept["pairs:truth"], share=None, quantity=SimpleNamespace(classes=("no", "yes"))
+        )
+        regimes = {}
+        for file in kept.files:
+            regime, _, what = file.partition(":")
+            if what == "learned":
+                found = [kept[f"{regime}:{name}"] for name in ("pair", "parts", "groups")]
+                regimes[regime] = HeldOutClasses.of(pairs, *found)
+        for model, fewest in (("of its own", 0), ("as built", FEWEST_OF_CLASS)):
+            p = np.zeros(len(kept["test:truth"]))
+            for regime in np.unique(kept["test:regime"]).tolist():
+                tested = regimes[regime]
+                if tested.rarest < fewest:
+                    tested = HeldOutClasses.joined([*regimes.values()])
+                stack = partial(
+                    stack_weights, mean=parts.index("train_mean"),
+                    usual_K=usual_K / usual_K.sum(), informative=tested.informative,
+                )  # fmt: skip
+                weights, link = tested.weigh(stack)
+                inside = kept["test:regime"] == regime
+                p[inside] = link.expected(link.latent(kept["test:predicted"][inside] @ weights))
+            lines.append({"draw": path.stem, "model": model, **scores(kept["test:truth"], p)})
+        if "peer:forest" in kept:
+            forest = scores(kept["test:truth"], kept["peer:forest"])
+            lines.append({"draw": path.stem, "model": "forest", **forest})
+    frame = pd.DataFrame(lines)
+    frame["what"] = frame["draw"].str.replace(r"-\d+$", "", regex=True)
+    print(frame.groupby(["what", "model"], sort=False).mean(numeric_only=True).round(4).to_string())
+    for score in ("ap", "brier", "log_loss"):
+        table = frame.pivot_table(score, ["what", "draw"], "model")
+        away = table.rsub(table["as built"], axis=0).groupby("what")
+        print(f"{score}: as built less each, mean and its standard error")
+        print(away.agg(["mean", "sem", "size"]).round(5).to_string())
 
 
 def binary(args):
@@ -522,14 +594,15 @@ def main():
                     out.write(json.dumps(line) + "\n")
                     out.flush()
         frame = pd.read_json(args.out, lines=True).drop(columns="seed")
-        if isinstance(frame["weights"][0], dict):
-            frame = frame.drop(columns="weights")
         means = frame.groupby(["what", "rows", "share", "model"], sort=False)
-        print(means.mean().assign(draws=means.size()).round(4).to_string())
+        print(means.mean(numeric_only=True).assign(draws=means.size()).round(4).to_string())
         return
     args.out.mkdir(parents=True, exist_ok=True)
     if args.step == "judge":
-        judge(args.out, args.without)
+        if [*args.out.glob("* 0.*.npz")]:
+            judge_classes(args.out)
+        else:
+            judge(args.out, args.without)
     elif args.step == "choose":
         for path in sorted(args.out.glob("*.npz")):
             if "random:choice" not in np.load(path):

@@ -414,6 +414,45 @@ def test_with_few_yes_parts_are_weighed_nearly_as_usual():
     assert weights(4.2)[0] < 0.6  # 4 of them do not
 
 
+def test_a_regime_with_few_yes_is_weighed_by_the_pairs_of_all():
+    rows = 400
+    rng = np.random.default_rng(5)
+    known = rng.normal(size=rows)
+    words = np.where(known + 0.3 * rng.normal(size=rows) > 1.0, "yes", "no")
+    frame = pd.DataFrame({"heavy": variants(rows), "antigen": "".join(LETTERS) * 3})
+    pairs = labelled(frame.assign(binder=words))
+    yes = pairs.pkd == 1
+    latent = 0.15 * known[pairs.row]
+    latent[np.flatnonzero(yes)[0]] = -1.0  # by chance
+    number = np.arange(rows)
+    # one with 1 yes of 40 pairs, and one with the others
+    is_rare = np.isin(number, [*np.flatnonzero(yes)[:1], *np.flatnonzero(~yes)[:39]])
+
+    def weighed(pairs, *regimes):
+        folds = []
+        for name, tested in regimes:
+            splits = []
+            for fold in range(5):
+                part = np.where(tested & (number % 5 == fold), TEST, TRAIN).astype(np.int8)
+                splits.append(Split(name=name, part=part, group=number, fold=fold))
+            measured = MeasuredRegime(REGIMES[name], tuple(splits), (number,))
+            predicted = {"train_mean": np.zeros(rows), "gp": latent}
+            parts = [Predictions((*predicted,), {**predicted}, np.zeros(rows)) for _ in splits]
+            folds.append((measured, parts))
+        return weigh_run(pairs, folds).regimes[0]
+
+    regimes = (("known", is_rare), ("new_variant", ~is_rare))
+    assert weighed(pairs, regimes[0]).mixture.weights["gp"] < 0.6
+    rare = weighed(pairs, *regimes)
+    assert rare.mixture.weights["gp"] > 0.9
+    # no pair says how it is predicted itself
+    changed = replace(pairs, pkd=np.where(number == rare.tested.rows[-1], 1.0, pairs.pkd))
+    last = rare.tested.fold == rare.tested.fold[-1]
+    again = weighed(changed, *regimes).predicted
+    assert again[last] == pytest.approx(rare.predicted[last], rel=1e-12)
+    assert again[~last] != pytest.approx(rare.predicted[~last], rel=1e-6)
+
+
 def test_parts_alone_are_turned_into_classes_as_their_mixture_is():
     rows = 240
     rng = np.random.default_rng(3)

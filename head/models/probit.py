@@ -31,7 +31,7 @@ from abag.head.regimes.sides import effective_groups
 from abag.head.regimes.splits import judged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.pair_vectors import TrainingRows
@@ -393,6 +393,22 @@ class HeldOutClasses:
         prior = class_thresholds(pairs.pkd, len(pairs.quantity.classes), weights_of(pairs.share))
         return cls(pairs=pairs, rows=rows, part_RK=part_RK, group=group, prior=prior)
 
+    @classmethod
+    def joined(cls, several: Sequence[HeldOutClasses]) -> HeldOutClasses:
+        """Join the pairs of several regimes of one table, whose groups stay apart."""
+        groups: list[Ints] = []
+        number = 0
+        for one in several:
+            _, dense = np.unique(one.group, return_inverse=True)
+            groups.append(dense + number)
+            number += int(dense.max()) + 1
+        return replace(
+            several[0],
+            rows=np.concatenate([one.rows for one in several]),
+            part_RK=np.concatenate([one.part_RK for one in several]),
+            group=np.concatenate(groups),
+        )
+
     @cached_property
     def level(self) -> Floats:
         """Return the classes, (R,)."""
@@ -440,6 +456,12 @@ class HeldOutClasses:
         return replace(
             self, rows=self.rows[some], part_RK=self.part_RK[some], group=self.group[some]
         )
+
+    @property
+    def rarest(self) -> int:
+        """Return how many different pairs are of the rarest class."""
+        level = self.pairs.pkd[np.unique(self.rows)].astype(np.int64)
+        return int(np.bincount(level, minlength=len(self.prior) + 1).min())
 
     @property
     def informative(self) -> float:

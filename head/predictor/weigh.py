@@ -80,6 +80,9 @@ PRIOR_GROUPS = 10.0
 USUAL_WEIGHTS = {"train_mean": 0.0, "residue_kernel": 4.0}
 """Weights of parts of classes before anything is measured, relative to 1 of all others: where
 variants are compared by their residues, nothing else tells as much (benchmarks/bench_binary.py)."""
+FEWEST_OF_CLASS = 5
+"""Tested pairs of each class without which the pairs of all regimes weigh the parts of one: of 40
+pairs with 1 yes, none is better than the mean, which would take most of the weight."""
 RESAMPLED = 100
 """Draws of the groups."""
 MOST_DRAWN = 2_000
@@ -325,7 +328,10 @@ def weigh_run(
     pairs: LabelledPairs, folds: Sequence[tuple[MeasuredRegime, Sequence[Predictions]]]
 ) -> WeighedRun:
     """Weigh the parts in each measured regime, calibrate sigma, and score the held-out pairs."""
-    held_out = [weigh(pairs, measured, fitted) for measured, fitted in folds]
+    every = []
+    if pairs.quantity.classes:
+        every = [_tested_classes(pairs, measured, fitted) for measured, fitted in folds]
+    held_out = [weigh(pairs, measured, fitted, every) for measured, fitted in folds]
     noise = fit_noise(pairs, held_out)
     category_noise = fit_category_noise(pairs, held_out)
     for regime in held_out:
@@ -335,10 +341,34 @@ def weigh_run(
     return WeighedRun(held_out, noise, category_noise)
 
 
-def weigh(
+def _weighing_groups(measured: MeasuredRegime, tested: TestedPairs) -> Ints:
+    """Return the groups by which R tested pairs weigh parts, (R,)."""
+    smallest = min(tested.groups, key=effective_groups)
+    if measured.note and effective_groups(smallest) < LEAST_GROUPS:
+        return tested.rows  # too few to weigh by: each pair counts
+    return smallest
+
+
+def _tested_classes(
     pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Predictions]
+) -> HeldOutClasses:
+    """Return the classes of the tested pairs of a regime, and what the parts predict of them."""
+    tested = TestedPairs.of(pairs, measured)
+    part_KR = [tested.take([fold.predicted[name] for fold in folds]) for name in folds[0].parts]
+    group = _weighing_groups(measured, tested)
+    return HeldOutClasses.of(pairs, tested.rows, np.stack(part_KR, axis=1), group)
+
+
+def weigh(
+    pairs: LabelledPairs,
+    measured: MeasuredRegime,
+    folds: Sequence[Predictions],
+    every: Sequence[HeldOutClasses] = (),
 ) -> WeighedRegime:
-    """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
+    """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them.
+
+    Where few pairs are of a class, those of `every` regime weigh the parts.
+    """
     names = folds[0].parts  # those of the run, see `RunParts`
     tested = TestedPairs.of(pairs, measured)
     rows = tested.rows
@@ -349,9 +379,7 @@ def weigh(
     distances = [split.distance for split in measured.splits if split.distance is not None]
     if distances:
         distance = np.stack(distances)[tested.fold, rows]
-    smallest = min(tested.groups, key=effective_groups)
-    if measured.note and effective_groups(smallest) < LEAST_GROUPS:
-        smallest = rows  # too few to weigh by: each pair counts
+    smallest = _weighing_groups(measured, tested)
     half = tested.fold
     if len(folds) == 1:  # the halves of its groups weigh each other
         level = pairs.pkd[rows] if pairs.quantity.classes else None
@@ -370,7 +398,12 @@ def weigh(
         usual_K = np.array([USUAL_WEIGHTS.get(name, 1.0) for name in names])
         usual_K /= usual_K.sum()
         is_far = distance > _reach(distance)
-        weights, link, predicted_R, top_R = _weigh_classes(of_classes, half, is_far, mean, usual_K)
+        told_by = of_classes
+        if of_classes.rarest < FEWEST_OF_CLASS and every:
+            told_by = HeldOutClasses.joined(every)
+        weights, link, predicted_R, top_R = _weigh_classes(
+            of_classes, told_by, half, is_far, mean, usual_K
+        )
         used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
         mixture = Mixture(used, 0.0, 0.0, link=link)
         return regime(
@@ -421,24 +454,32 @@ def certain_labels(asked: Bools, weight_R: Floats) -> Bools:
 
 
 def _weigh_classes(
-    tested: HeldOutClasses, half: Ints, is_far: Bools, mean: int, usual_K: Floats
+    tested: HeldOutClasses,
+    told_by: HeldOutClasses,
+    half: Ints,
+    is_far: Bools,
+    mean: int,
+    usual_K: Floats,
 ) -> tuple[Floats, ClassLink, Floats, Floats]:
-    """Weigh the parts of R tested pairs of classes by their log losses.
+    """Weigh the parts of R tested pairs of classes by the log losses of the pairs of `told_by`.
 
     Of few pairs of a class, which part ranks them best is mostly chance: pairs count by how often
     two of them differ. Returns the weights, (K,), what turns the mixture into classes, and the
     predictions and the probabilities of the highest class, (R,), of which each comes from the
     others of `half`, (R,). Those that are further than nearly all, (R,), were not measured.
     """
-    stack = partial(stack_weights, mean=mean, usual_K=usual_K, informative=tested.informative)
+    stack = partial(stack_weights, mean=mean, usual_K=usual_K, informative=told_by.informative)
     predicted_R = np.empty(len(half))
     top_R = np.empty(len(half))
     for inside, others in tested.judges(half):
+        if told_by is not tested:
+            is_other = ~np.isin(told_by.rows, tested.rows[inside])
+            others = replace(told_by.take(is_other), prior=others.prior)
         weights, link = others.weigh(stack)
         expected = link.expected(link.latent(tested.part_RK[inside] @ weights))
         predicted_R[inside] = np.where(is_far[inside], link.pulled(expected), expected)
         top_R[inside] = link.top(predicted_R[inside])
-    weights, link = tested.weigh(stack)
+    weights, link = told_by.weigh(stack)
     return weights, link, predicted_R, top_R
 
 
