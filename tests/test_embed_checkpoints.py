@@ -495,5 +495,5 @@ def test_a_truncated_shard_is_refused_with_its_name(tmp_path):
 @pytest.mark.parametrize("name", ["~/models/none", "models/esm/none", "./none", "/models/none"])
 def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(name, monkeypatch):
     monkeypatch.setattr(checkpoints, "_fetch", lambda *_, **__: pytest.fail("was looked for"))
-    with pytest.raises(EncoderNotFound, match="does not exist|not an existing folder"):
+    with pytest.raises(EncoderNotFound, match=r"does not exist|not an existing folder"):
         identify(name, "antigen")
