@@ -200,11 +200,11 @@ def biases_in_product(encoder):
     Without Triton's attention this is so anyway.
     """
 
-    def attend(y_TD, qkv_3DD, bias_3D, geometry):
-        ops = encoder._ops
-        keys = slice(encoder.width, None)
-        qkv = ops.linear(y_TD, qkv_3DD, bias_3D)
-        ops.rotary_(qkv[:, keys], Rotary(geometry.positions, *encoder._rotary), encoder._heads)
+    def attend(y_TD, qkv_3ID, bias_3I, geometry, _qk_norm_2I=None):
+        ops, shape = encoder._ops, encoder._shape
+        qkv = ops.linear(y_TD, qkv_3ID, bias_3I)
+        rotary = Rotary(geometry.positions, *encoder._rotary)
+        ops.rotary_(qkv[:, shape.attention_width :], rotary, shape.heads)
         return encoder._attention(qkv, geometry)
 
     rotates = encoder._attention.rotates_queries
