@@ -360,9 +360,10 @@ def residues(text):
 
 
 def may_be_names(rows):
-    """Tell whether a column of a few short texts may be one of names: one at least is no chain."""
-    is_odd = any(None in expected(row)[:2] for row in rows)
+    """Tell whether a column of short texts may be one of names: one is no chain, or a letter."""
     columns = [[row.get(role) or "" for row in rows] for role in ("heavy", "light", "antigen")]
+    is_odd = any(None in expected(row)[:2] for row in rows)
+    is_odd |= any(len(text) == 1 for texts in columns for text in texts)
     return is_odd and any(
         max(map(len, filter(residues, texts)), default=1) < 40 for texts in columns
     )
