@@ -428,6 +428,10 @@ def test_points_between_thousands_are_not_read_as_decimal_points_beside_decimal_
     clear = thousands.assign(**{"KD (nM)": ["1.000", "2.500", "0.125", "3.100", "7.750"]})
     assert read_labels(clear).pkd.max() == pytest.approx(9 - np.log10(0.125))
     assert read_labels(thousands.drop(columns="Tm"), bad_rows="skip").pkd.max() == 9
+    # no pKd is 8881, and the commas may be between the numbers of residues
+    sites = {"pKd": ["8.881", "7.250", "9.000", "6.125", "8.500"], "sites": ["30,31"] * 5}
+    pkd = frame.drop(columns=["KD (nM)", "Tm"]).assign(**sites)
+    assert read_labels(pkd).pkd.max() == 9
 
 
 def test_a_space_that_is_no_separator_of_thousands_is_shown_in_the_error():

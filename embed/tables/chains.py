@@ -397,7 +397,9 @@ _RUN = f"[{RESIDUES}]{{{_LONG}}}"
 LONG_RUN = re.compile(_RUN, re.IGNORECASE)
 """Residues that no name has."""
 _OTHER_SEPARATOR = re.compile(
-    rf"(?<={_RUN})\s*(?:[,;/_+&]|[\[<]SEP[\]>])\s*(?={_RUN})", re.IGNORECASE
+    # the signs once more first: to look behind each residue would take most of the reading
+    rf"(?=[\s,;/_+&\[<])(?<={_RUN})\s*(?:[,;/_+&]|[\[<]SEP[\]>])\s*(?={_RUN})",
+    re.IGNORECASE,
 )
 """Other signs between chains, which are no parts of a name."""
 _LISTED = r"""'([A-Za-z*|:\s]*)'|"([A-Za-z*|:\s]*)"|None|nan"""

@@ -758,8 +758,8 @@ def _not_both(chains: Chains, is_unknown: Sequence[bool]) -> str:
     """Say of chains, of which one is no variable domain, that it may be the antigen."""
     other = chains[is_unknown.index(True)]
     return (
-        f"{quoted(other)} beside a variable domain, {len(other)} residues, is none; expected heavy "
-        "and light. If it is the antigen, write it into a column of its own, else heavy|light"
+        f"{quoted(other)} beside a variable domain is not one itself; expected heavy and light. If "
+        "it is the antigen, write it into a column of its own, else write heavy|light"
     )
 
 

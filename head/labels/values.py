@@ -160,8 +160,11 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         side = np.zeros(len(raw), np.int8)
     else:
         raw, side, commas = read_bounds(cells)
-        _refuse_unclear_points(table, column)
         pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
+        as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
+        unusual = outside(as_thousands, USUAL_PKD)
+        if not (meaning.quantity.affinity and 2 * unusual.sum() > np.isfinite(raw).sum()):
+            _refuse_unclear_points(table, column)
     affinities = Affinities(
         source=table.source,
         column=column,
