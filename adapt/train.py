@@ -85,6 +85,8 @@ BUCKET_BATCHES = 16
 """Batches whose pairs are sorted by length together."""
 MAX_SHARES = 20
 """Parts into which the training groups are divided between adapter and head."""
+SAME_LABEL = 1e-3
+"""Difference up to which two readings of a label are the same."""
 ORDER = 0
 """Stream of the seed that orders the pairs of an epoch."""
 ASSIGNMENT = 1
@@ -184,14 +186,16 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
 
 def _refuse_other_labels(run: Path, pairs: LabelledPairs) -> None:
     """Refuse labels that are read in another way than the run has read them."""
-    of_run = read_run(run).frame.drop_duplicates(KEYS)  # one pair in two categories is two
-    before = pair_keys(pairs).merge(of_run, "left", on=KEYS)["pkd"].to_numpy(np.float64)
-    differs = ~np.isclose(before, pairs.pkd, rtol=0, atol=1e-3)
+    # a pair may be several rows, here and in the run: a label is one of them
+    labels = pair_keys(pairs).assign(pair=np.arange(len(pairs)), read=pairs.pkd)
+    compared = labels.merge(read_run(run).frame[[*KEYS, "pkd"]], "left", on=KEYS)
+    is_equal = (compared["read"] - compared["pkd"]).abs() <= SAME_LABEL
+    differs = ~is_equal.groupby(compared["pair"]).any().to_numpy()
     if differs.any():
-        first = int(differs.argmax())
+        first = compared[compared["pair"] == differs.argmax()].iloc[0]
         msg = (
             f"--split-from {run}: {differs.sum():,} of {counted(len(pairs), 'label')} differ from "
-            f"those of the run, such as {pairs.pkd[first]:.4g} and {before[first]:.4g}; expected "
+            f"those of the run, such as {first['read']:.4g} and {first['pkd']:.4g}; expected "
             "the same. Give the options by which the run has read its labels, or "
             f"{run / 'splits.parquet'} to learn from others."
         )

@@ -8,6 +8,7 @@ entry point, and no function in between has to hand it down.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,8 @@ LINE_INTERVAL_S = 30.0
 LINE_DELAY_S = 1.0
 USUAL_WIDTH = 80
 """Columns of a screen whose width is not known, such as that of a file."""
+_COMMAND = re.compile(r"\w+ {2,}abag ")
+"""A line with a command to copy, which a line break would end."""
 LONGEST_QUOTE = 100
 """Characters of a cell that a message shows."""
 SHELL_APOSTROPHE = "'\"'\"'"
@@ -180,7 +183,7 @@ def screen_width(stream: TextIO | None = None) -> int:
 def wrap(text: str, stream: TextIO | None = None) -> str:
     """Break lines at words where a stream, by default stdout, is a terminal that breaks anywhere.
 
-    A file gets whole sentences, which programs search.
+    A file gets whole sentences, which programs search, and a command stays whole.
     """
     try:
         if not (stream or sys.stdout).isatty():
@@ -192,7 +195,7 @@ def wrap(text: str, stream: TextIO | None = None) -> str:
 
 
 def _wrapped(line: str, width: int, indent: str = "  ") -> list[str]:
-    if len(line) <= width:
+    if len(line) <= width or _COMMAND.match(line):
         return [line]
     wrapper = TextWrapper(
         width,

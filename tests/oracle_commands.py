@@ -194,6 +194,7 @@ class Commands:
             path,
             out,
             split_from=work / "run",
+            fold=0,
             head_share=0,
             bad_rows=bad_rows,
             device="cpu",

@@ -359,6 +359,16 @@ def residues(text):
     return re.sub("[UZOB]", "X", text.upper())
 
 
+def may_be_names(rows):
+    """Tell whether a column of short texts may be one of names: one is no chain, or a letter."""
+    columns = [[row.get(role) or "" for row in rows] for role in ("heavy", "light", "antigen")]
+    is_odd = any(None in expected(row)[:2] for row in rows)
+    is_odd |= any(len(text) == 1 for texts in columns for text in texts)
+    return is_odd and any(
+        max(map(len, filter(residues, texts)), default=1) < 40 for texts in columns
+    )
+
+
 def with_points(rows):
     """Return rows whose labels have points for commas, or nothing, where all of them tell it."""
     labels = [str(row.get("pKd") or "").strip(" <>") for row in rows]
@@ -380,8 +390,10 @@ def expected(row):
     for role in ("heavy", "light", "antigen"):
         if any((row.get(role) or "") in (word, word.upper(), word.title()) for word in WORDS):
             row = row | {role: "*"}
-        if re.fullmatch("[ACGTUN|:]{30,}", (row.get(role) or "").upper()):
+        if re.fullmatch("[ACGTUN|:]{18,}", (row.get(role) or "").upper()):
             row = row | {role: "*"}
+        if re.fullmatch("(?=.*[a-z])(?=.*[A-Z])[A-Za-z]{3,6}", (row.get(role) or "").strip()):
+            row = row | {role: "*"}  # as scFv is written
     heavy = residues(row.get("heavy"))
     light = residues(row.get("light"))
     antibody = (heavy, light) if None not in (heavy, light) and (heavy or light) else None

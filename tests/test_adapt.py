@@ -319,6 +319,13 @@ def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path, monkey
     )
     line = run("adapt", "log.csv", *adapt[2:], "--column", "pkd=x", code=1).stderr.splitlines()[-1]
     assert "80 of 80 labels differ from those of the run" in line
+    once = make_table(80)
+    repeated = pd.concat([once, once.head(20).eval("pKd = pKd + 0.5")])
+    kept = {"replicates": "keep", "device": "cpu"}
+    abag.fit(repeated, store, "kept", split="random", **quick, **kept)
+    of_kept = {"split_from": "kept", "fold": 0, "head_share": 0, **SMALL, **kept}
+    of_kept |= {"antibody_encoder": "models/My T5", "antigen_encoder": "composition"}
+    adapt_encoders(repeated, "second", **of_kept, sides="antibody")
     made = json.loads(run(*adapt, "--json").stdout)
     again = run(*adapt, "--antibody-encoder", "./models/../models/My T5")  # the same
     assert "nothing to do" in again.stderr

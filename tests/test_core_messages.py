@@ -231,14 +231,16 @@ def test_without_a_terminal_and_a_width_a_screen_is_as_wide_as_usual(monkeypatch
 WIDTH = """
 from abag.core.messages import screen_width, wrap
 print(screen_width(), wrap("a sentence that does not fit into a line: /a/path-that-stays-whole"))
+print(wrap("embed      abag embed TABLE --store DIR"))
 """
 
 
-def test_a_terminal_wraps_sentences_at_words_and_keeps_paths_whole(monkeypatch):
+def test_a_terminal_wraps_sentences_at_words_and_keeps_paths_and_commands_whole(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     lines = on_terminal(WIDTH, columns=30).splitlines()
-    expected = ["30 a sentence that does not fit", "  into a line:", "  /a/path-that-stays-whole"]
-    assert lines == expected
+    sentence = ["30 a sentence that does not fit", "  into a line:", "  /a/path-that-stays-whole"]
+    command = ["embed      abag embed TABLE --store DIR"]  # which can be copied
+    assert lines == [*sentence, *command]
 
 
 def test_messages_fit_into_the_terminal_while_stdout_is_redirected(monkeypatch):

@@ -227,6 +227,8 @@ def test_a_run_that_has_not_finished_is_called_that(trained, tmp_path):
         load_predictor(tmp_path)
     with pytest.raises(DamagedFile, match=r"cannot read a predictor \(it does not exist\)"):
         load_predictor(tmp_path / "nowhere")
+    with pytest.raises(DamagedFile, match=f"Give a run in it, such as {trained.run}.$"):
+        load_predictor(trained.run.parent)
     shutil.copy(trained.run / "config.json", tmp_path)
     with pytest.raises(DamagedFile, match="a run that has not finished"):
         load_predictor(tmp_path)

@@ -370,6 +370,8 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
             f"{folder}: cannot read a predictor ({why_unreadable(folder, error)}); expected a run "
             "folder or its predictor folder."
         )
+        if runs := sorted(folder.glob(f"*/{PREDICTOR}/{RECORD}")):
+            msg += f" Give a run in it, such as {runs[0].parent.parent}."
         if unfinished:
             msg = (
                 f"{folder}: a run that has not finished; expected a predictor. Run abag fit on it "
