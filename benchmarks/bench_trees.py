@@ -435,7 +435,7 @@ def judge_classes(out):
     from bench_binary import scores
 
     from abag.head.models.probit import HeldOutClasses
-    from abag.head.predictor.weigh import FEWEST_OF_CLASS, USUAL_WEIGHTS, stack_weights
+    from abag.head.predictor.weigh import FEWEST_UNUSUAL, USUAL_WEIGHTS, stack_weights
 
     lines = []
     for path in sorted(out.glob("* 0.*.npz")):
@@ -451,11 +451,11 @@ def judge_classes(out):
             if what == "learned":
                 found = [kept[f"{regime}:{name}"] for name in ("pair", "parts", "groups")]
                 regimes[regime] = HeldOutClasses.of(pairs, *found)
-        for model, fewest in (("of its own", 0), ("as built", FEWEST_OF_CLASS)):
+        for model, fewest in (("of its own", 0), ("as built", FEWEST_UNUSUAL)):
             p = np.zeros(len(kept["test:truth"]))
             for regime in np.unique(kept["test:regime"]).tolist():
                 tested = regimes[regime]
-                if tested.rarest < fewest:
+                if tested.unusual < fewest:
                     tested = HeldOutClasses.joined([*regimes.values()])
                 stack = partial(
                     stack_weights, mean=parts.index("train_mean"),

@@ -451,6 +451,12 @@ def test_a_regime_with_few_yes_is_weighed_by_the_pairs_of_all():
     again = weighed(changed, *regimes).predicted
     assert again[last] == pytest.approx(rare.predicted[last], rel=1e-12)
     assert again[~last] != pytest.approx(rare.predicted[~last], rel=1e-6)
+    # where only one of several classes is rare, the others tell enough
+    quantity = replace(pairs.quantity, classes=("no", "weak", "yes"))
+    reading = replace(pairs.reading, quantity=quantity)
+    graded = replace(pairs, reading=reading, pkd=np.where(yes, 2.0, number % 2))
+    alone = weighed(graded, regimes[0]).mixture
+    assert weighed(graded, *regimes).mixture == alone
 
 
 def test_parts_alone_are_turned_into_classes_as_their_mixture_is():

@@ -569,6 +569,8 @@ def test_a_run_keeps_its_quantity_everywhere(runs):
     assert config["layout"]["label"]["quantity"] == quantity
     assert (summary["data"]["quantity"], summary["data"]["better"]) == ("Tm (°C)", "higher")
     assert summary["strong"] == {"threshold": None, "regimes": []}
+    scores = summary["regimes"][0]["metrics"]["head"]
+    assert {score for key, score in scores.items() if key.endswith("_at_9")} == {None}
     assert abag.load_predictor(runs / "tm").quantity == Quantity.of_json(quantity)
 
 

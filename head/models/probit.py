@@ -458,10 +458,10 @@ class HeldOutClasses:
         )
 
     @property
-    def rarest(self) -> int:
-        """Return how many different pairs are of the rarest class."""
+    def unusual(self) -> int:
+        """Return how many different pairs are not of the most frequent class."""
         level = self.pairs.pkd[np.unique(self.rows)].astype(np.int64)
-        return int(np.bincount(level, minlength=len(self.prior) + 1).min())
+        return len(level) - int(np.bincount(level).max())
 
     @property
     def informative(self) -> float:

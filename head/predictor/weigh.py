@@ -80,9 +80,10 @@ PRIOR_GROUPS = 10.0
 USUAL_WEIGHTS = {"train_mean": 0.0, "residue_kernel": 4.0}
 """Weights of parts of classes before anything is measured, relative to 1 of all others: where
 variants are compared by their residues, nothing else tells as much (benchmarks/bench_binary.py)."""
-FEWEST_OF_CLASS = 5
-"""Tested pairs of each class without which the pairs of all regimes weigh the parts of one: of 40
-pairs with 1 yes, none is better than the mean, which would take most of the weight."""
+FEWEST_UNUSUAL = 5
+"""Tested pairs outside the most frequent class without which the pairs of all regimes weigh the
+parts of one: of 40 pairs with 1 yes, none is better than the mean, which would take most of the
+weight."""
 RESAMPLED = 100
 """Draws of the groups."""
 MOST_DRAWN = 2_000
@@ -367,7 +368,7 @@ def weigh(
 ) -> WeighedRegime:
     """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them.
 
-    Where few pairs are of a class, those of `every` regime weigh the parts.
+    Where nearly all pairs are of one class, those of `every` regime weigh the parts.
     """
     names = folds[0].parts  # those of the run, see `RunParts`
     tested = TestedPairs.of(pairs, measured)
@@ -399,7 +400,7 @@ def weigh(
         usual_K /= usual_K.sum()
         is_far = distance > _reach(distance)
         told_by = of_classes
-        if of_classes.rarest < FEWEST_OF_CLASS and every:
+        if of_classes.unusual < FEWEST_UNUSUAL and every:
             told_by = HeldOutClasses.joined(every)
         weights, link, predicted_R, top_R = _weigh_classes(
             of_classes, told_by, half, is_far, mean, usual_K

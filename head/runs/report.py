@@ -861,7 +861,7 @@ def _summarise_regime(
         for key in scores[name]:
             if key in ("n", "n_censored"):
                 scores[name][key] = sum(int(of_fold[key] or 0) for of_fold in of_folds)
-            elif find_metric(key).of_levelled_folds:
+            elif strong_pkd is not None and find_metric(key).of_levelled_folds:
                 scores[name][key] = score_folds(rows_of_folds, predicted_of_folds[name], key)
     return {
         **weighed.score,
