@@ -239,8 +239,9 @@ def test_an_encoder_is_found_by_what_embed_was_given(filled, monkeypatch):
         assert store.folder("antigen", encoder).name == "my-model"
     for encoder in ("facebook/esm2", "facebook/esm2@abc", "esm2"):
         assert store.folder("antigen", encoder).name == "esm2"
-    with pytest.raises(StoreError, match="stored: "):
-        store.folder("antigen", "facebook/esm2@other")
+    for other in ("facebook/esm2@other", "~no-such-user/my_model"):
+        with pytest.raises(StoreError, match="stored: "):
+            store.folder("antigen", other)
 
 
 def test_creating_a_folder_again_returns_it_unless_the_fingerprint_differs(filled):

@@ -667,7 +667,7 @@ def _matches(folder: EncoderFolder, encoder: str) -> bool:
     if not folder.info.get("adapter"):  # which was made of an encoder with the same origin
         origin = str(folder.info.get("origin", folder.name))
         names += [origin, origin.partition("@")[0]]
-    if {Path(encoder), Path(encoder).expanduser().resolve()} & {*map(Path, names)}:
+    if {Path(encoder), user_path(encoder, "encoder").resolve()} & {*map(Path, names)}:
         return True
     return len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
 
