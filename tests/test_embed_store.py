@@ -233,14 +233,16 @@ def test_an_encoder_is_found_by_what_embed_was_given(filled, monkeypatch):
     }
     hub = {"name": "esm2", "fingerprint": "2b" * 16, "origin": "facebook/esm2@abc"}
     adapted = {"name": "esm2-mine", "fingerprint": "3b" * 16, "adapter": "4b" * 16}
-    for info in (ours, hub, {**hub, **adapted}):
+    later = {"name": "later", "fingerprint": "5b" * 16, "origin": f"{ours['origin']}@2"}
+    for info in (ours, later, hub, {**hub, **adapted}):
         store.create_folder("antigen", info)
     for encoder in ("models/my_model", "./models/my_model"):
         assert store.folder("antigen", encoder).name == "my-model"
     for encoder in ("facebook/esm2", "facebook/esm2@abc", "esm2"):
         assert store.folder("antigen", encoder).name == "esm2"
-    with pytest.raises(StoreError, match="stored: "):
-        store.folder("antigen", "facebook/esm2@other")
+    for other in ("facebook/esm2@other", "~no-such-user/my_model"):
+        with pytest.raises(StoreError, match="stored: "):
+            store.folder("antigen", other)
 
 
 def test_creating_a_folder_again_returns_it_unless_the_fingerprint_differs(filled):

@@ -578,7 +578,7 @@ def public_origin(origin: str) -> str:
     """Return where an encoder is from: its alias or hub name, or the last part of its folder."""
     # the name of a model on the hub has one slash
     is_folder = origin.startswith((".", "~", "/")) or origin.count("/") > 1 or ntpath.isabs(origin)
-    return PureWindowsPath(origin).name if is_folder else origin
+    return (PureWindowsPath(origin).name or origin) if is_folder else origin
 
 
 def public_adapter_files(where: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:

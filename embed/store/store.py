@@ -45,6 +45,7 @@ from abag.embed.store.shard import (
     folder_name,
     is_unmounted_drive,
     open_shard,
+    public_origin,
     read_adapter_copy,
     read_encoder_info,
     read_record,
@@ -666,8 +667,10 @@ def _matches(folder: EncoderFolder, encoder: str) -> bool:
     names = [folder.name, folder.path.name]
     if not folder.info.get("adapter"):  # which was made of an encoder with the same origin
         origin = str(folder.info.get("origin", folder.name))
-        names += [origin, origin.partition("@")[0]]
-    if {Path(encoder), Path(encoder).expanduser().resolve()} & {*map(Path, names)}:
+        names.append(origin)
+        if public_origin(origin) == origin:  # no folder: of the hub, perhaps at a revision
+            names.append(origin.partition("@")[0])
+    if {Path(encoder), user_path(encoder, "encoder").resolve()} & {*map(Path, names)}:
         return True
     return len(encoder) >= 4 and folder.fingerprint.startswith(encoder)
 

@@ -102,6 +102,10 @@ def test_no_path_of_this_machine_and_no_training_data_is_shared(trained, tmp_pat
     shared["antibody"]["views"][0]["origin"] = "composition"
     assert shared["antibody"] == record["antibody"]
     assert predictions(tmp_path / "shared", trained).equals(predictions(trained.run, trained))
+    with_origin(run, ".")  # has no last part, and an encoder is not without name
+    abag.share(run, tmp_path / "dot")
+    shared = json.loads((tmp_path / "dot" / "predictor.json").read_text())
+    assert shared["antibody"]["views"][0]["origin"] == "."
 
 
 def held(folder):
