@@ -576,6 +576,10 @@ def test_a_row_of_units_below_the_names_is_read_into_them(tmp_path, name, unit):
         parts = [*open_table(tmp_path / name, ReadOptions(rows=chunk_rows))]
         assert [row for part in parts for row in part.frame["VH"]] == HEAVIES
         assert {part.first_row for part in parts} == {3}
+    molar = [(*row[:3], row[3] * 1e-9, row[4]) for row in rows]
+    write([*names[:3], "KD_Mean", "Tm"], ["", "", "", "M", "°C"], *molar)
+    assert np.sort(read_labels(tmp_path / name).pkd) == pytest.approx(np.sort(pairs.pkd))
+    write(names, ["", "", "", unit, "°C"], *rows)
     # the name without it would be read in the unit of a run
     with pytest.raises(ColumnError, match=r"found.*'KD \(nM\)'"):
         read_labels(tmp_path / name, columns={"pkd": "KD"}, label="kd_pm")

@@ -323,7 +323,8 @@ def read_separated(
         stated = [f"{name!r} in {unit}" for name, unit in zip(names, units, strict=True) if unit]
         remarks = [*remarks, f"row {first_row} is read as units: {', '.join(stated)}"]
         for at, unit in enumerate(units):
-            if unit and unit not in names[at]:
+            # M is no part of KD_Mean
+            if unit and not re.search(rf"(?<![^\W\d_]){re.escape(unit)}(?![^\W\d_])", names[at]):
                 names[at] += f" ({unit})"
     # with low_memory, pandas chooses the type of a column anew within one chunk; blank lines are
     # rows, so that the others have the numbers that spreadsheets and editors show
