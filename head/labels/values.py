@@ -161,10 +161,11 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     else:
         raw, side, commas = read_bounds(cells)
         pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
-        as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
-        unusual = outside(as_thousands, USUAL_PKD)
-        if not (meaning.quantity.affinity and 2 * unusual.sum() > np.isfinite(raw).sum()):
-            _refuse_unclear_points(table, column)
+        if number := with_unclear_point(table.distinct_cells(column)):
+            as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
+            unusual = outside(as_thousands, USUAL_PKD)
+            if not (meaning.quantity.affinity and 2 * unusual.sum() > np.isfinite(raw).sum()):
+                _refuse_unclear_point(table, column, number)
     affinities = Affinities(
         source=table.source,
         column=column,
@@ -194,11 +195,8 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     return affinities
 
 
-def _refuse_unclear_points(table: Table, column: str) -> None:
+def _refuse_unclear_point(table: Table, column: str, number: str) -> None:
     """Refuse ``1.000`` beside decimal commas, as spreadsheets of such countries write 1000."""
-    number = with_unclear_point(table.distinct_cells(column))
-    if not number:
-        return
     for name in table.names:
         if meaning_of_commas(table.distinct_cells(name)) == "decimals":
             msg = (
