@@ -22,9 +22,9 @@ edition, 2.6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -329,10 +329,12 @@ def weigh_run(
     pairs: LabelledPairs, folds: Sequence[tuple[MeasuredRegime, Sequence[Predictions]]]
 ) -> WeighedRun:
     """Weigh the parts in each measured regime, calibrate sigma, and score the held-out pairs."""
-    every = []
-    if pairs.quantity.classes:
-        every = [_tested_classes(pairs, measured, fitted) for measured, fitted in folds]
-    held_out = [weigh(pairs, measured, fitted, every) for measured, fitted in folds]
+
+    @cache
+    def of_all() -> HeldOutClasses:
+        return HeldOutClasses.joined([_tested_classes(pairs, *of_regime) for of_regime in folds])
+
+    held_out = [weigh(pairs, measured, fitted, of_all) for measured, fitted in folds]
     noise = fit_noise(pairs, held_out)
     category_noise = fit_category_noise(pairs, held_out)
     for regime in held_out:
@@ -350,31 +352,35 @@ def _weighing_groups(measured: MeasuredRegime, tested: TestedPairs) -> Ints:
     return smallest
 
 
+def _part_predictions(tested: TestedPairs, folds: Sequence[Predictions]) -> Floats:
+    """Return what the K parts predict of R tested pairs, (R, K)."""
+    part_KR = [tested.take([fold.predicted[name] for fold in folds]) for name in folds[0].parts]
+    return np.stack(part_KR, axis=1)
+
+
 def _tested_classes(
     pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Predictions]
 ) -> HeldOutClasses:
     """Return the classes of the tested pairs of a regime, and what the parts predict of them."""
     tested = TestedPairs.of(pairs, measured)
-    part_KR = [tested.take([fold.predicted[name] for fold in folds]) for name in folds[0].parts]
     group = _weighing_groups(measured, tested)
-    return HeldOutClasses.of(pairs, tested.rows, np.stack(part_KR, axis=1), group)
+    return HeldOutClasses.of(pairs, tested.rows, _part_predictions(tested, folds), group)
 
 
 def weigh(
     pairs: LabelledPairs,
     measured: MeasuredRegime,
     folds: Sequence[Predictions],
-    every: Sequence[HeldOutClasses] = (),
+    of_all: Callable[[], HeldOutClasses] | None = None,
 ) -> WeighedRegime:
     """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them.
 
-    Where nearly all pairs are of one class, those of `every` regime weigh the parts.
+    Where nearly all pairs are of one class, those `of_all` regimes weigh the parts.
     """
     names = folds[0].parts  # those of the run, see `RunParts`
     tested = TestedPairs.of(pairs, measured)
     rows = tested.rows
-    part_KR = [tested.take([fold.predicted[name] for fold in folds]) for name in names]
-    part_RK = np.stack(part_KR, axis=1)
+    part_RK = _part_predictions(tested, folds)
     variance = tested.take([fold.variance for fold in folds])
     distance = np.zeros(len(rows), np.int64)
     distances = [split.distance for split in measured.splits if split.distance is not None]
@@ -400,8 +406,8 @@ def weigh(
         usual_K /= usual_K.sum()
         is_far = distance > _reach(distance)
         told_by = of_classes
-        if of_classes.unusual < FEWEST_UNUSUAL and every:
-            told_by = HeldOutClasses.joined(every)
+        if of_all is not None and of_classes.unusual < FEWEST_UNUSUAL:
+            told_by = of_all()
         weights, link, predicted_R, top_R = _weigh_classes(
             of_classes, told_by, half, is_far, mean, usual_K
         )
