@@ -414,15 +414,30 @@ def test_with_few_yes_parts_are_weighed_nearly_as_usual():
     assert weights(4.2)[0] < 0.6  # 4 of them do not
 
 
-def test_a_regime_with_few_yes_is_weighed_by_the_pairs_of_all():
-    rows = 400
-    rng = np.random.default_rng(5)
+def binders_of_one_antigen(rows, seed, above):
+    """Pairs that bind where a normal number with some noise is `above`; these numbers, shrunken."""
+    rng = np.random.default_rng(seed)
     known = rng.normal(size=rows)
-    words = np.where(known + 0.3 * rng.normal(size=rows) > 1.0, "yes", "no")
+    words = np.where(known + 0.3 * rng.normal(size=rows) > above, "yes", "no")
     frame = pd.DataFrame({"heavy": variants(rows), "antigen": "".join(LETTERS) * 3})
     pairs = labelled(frame.assign(binder=words))
+    return pairs, 0.15 * known[pairs.row]
+
+
+def five_folds(name, tested):
+    """A regime whose tested pairs are each held out in one of five folds."""
+    number = np.arange(len(tested))
+    splits = []
+    for fold in range(5):
+        part = np.where(tested & (number % 5 == fold), TEST, TRAIN).astype(np.int8)
+        splits.append(Split(name=name, part=part, group=number, fold=fold))
+    return MeasuredRegime(REGIMES[name], tuple(splits), (number,))
+
+
+def test_a_regime_with_few_yes_is_weighed_by_the_pairs_of_all():
+    rows = 400
+    pairs, latent = binders_of_one_antigen(rows, seed=5, above=1.0)
     yes = pairs.pkd == 1
-    latent = 0.15 * known[pairs.row]
     latent[np.flatnonzero(yes)[0]] = -1.0  # by chance
     number = np.arange(rows)
     # one with 1 yes of 40 pairs, and one with the others
@@ -431,14 +446,9 @@ def test_a_regime_with_few_yes_is_weighed_by_the_pairs_of_all():
     def weighed(pairs, *regimes):
         folds = []
         for name, tested in regimes:
-            splits = []
-            for fold in range(5):
-                part = np.where(tested & (number % 5 == fold), TEST, TRAIN).astype(np.int8)
-                splits.append(Split(name=name, part=part, group=number, fold=fold))
-            measured = MeasuredRegime(REGIMES[name], tuple(splits), (number,))
             predicted = {"train_mean": np.zeros(rows), "gp": latent}
-            parts = [Predictions((*predicted,), {**predicted}, np.zeros(rows)) for _ in splits]
-            folds.append((measured, parts))
+            parts = [Predictions((*predicted,), {**predicted}, np.zeros(rows)) for _ in range(5)]
+            folds.append((five_folds(name, tested), parts))
         return weigh_run(pairs, folds).regimes[0]
 
     regimes = (("known", is_rare), ("new_variant", ~is_rare))
@@ -461,21 +471,11 @@ def test_a_regime_with_few_yes_is_weighed_by_the_pairs_of_all():
 
 def test_parts_alone_are_turned_into_classes_as_their_mixture_is():
     rows = 240
-    rng = np.random.default_rng(3)
-    known = rng.normal(size=rows)
-    words = np.where(known + 0.3 * rng.normal(size=rows) > 0.5, "yes", "no")
-    frame = pd.DataFrame({"heavy": variants(rows), "antigen": "".join(LETTERS) * 3})
-    pairs = labelled(frame.assign(binder=words))
     # as of a ridge, whose predictions are shrunken, and that is compared with itself
-    latent = 0.15 * known[pairs.row]
+    pairs, latent = binders_of_one_antigen(rows, seed=3, above=0.5)
     predicted = {"train_mean": np.zeros(rows), "gp": latent, "one_hot_ridge": latent}
-    group = np.arange(rows)
-    splits = []
-    for fold in range(5):
-        part = np.where(group % 5 == fold, TEST, TRAIN).astype(np.int8)
-        splits.append(Split(name="known", part=part, group=group, fold=fold))
-    folds = [Predictions(("train_mean", "gp"), {**predicted}, np.zeros(rows)) for _ in splits]
-    measured = MeasuredRegime(REGIMES["known"], tuple(splits), (group,))
+    folds = [Predictions(("train_mean", "gp"), {**predicted}, np.zeros(rows)) for _ in range(5)]
+    measured = five_folds("known", np.ones(rows, np.bool_))
     score = weigh_run(pairs, [(measured, folds)]).regimes[0].score
     assert score["best_baseline"] == "one_hot_ridge"
     assert score["rmse_of_best"] == pytest.approx(score["rmse"], abs=0.003)

@@ -492,8 +492,13 @@ def test_a_truncated_shard_is_refused_with_its_name(tmp_path):
         identify(str(folder), "antigen")
 
 
-@pytest.mark.parametrize("name", ["~/models/none", "models/esm/none", "./none", "/models/none"])
-def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(name, monkeypatch):
+@pytest.mark.parametrize(("name", "said"), [
+    ("~/models/none", "does not exist; expected a checkpoint folder"),
+    ("models/esm/none", "not an alias and not an existing folder"),  # or a mistyped hub name
+    ("./none", "does not exist; expected a checkpoint folder"),
+    ("/models/none", "does not exist; expected a checkpoint folder"),
+])  # fmt: skip
+def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(name, said, monkeypatch):
     monkeypatch.setattr(checkpoints, "_fetch", lambda *_, **__: pytest.fail("was looked for"))
     with pytest.raises(EncoderNotFound, match=r"does not exist|not an existing folder"):
         identify(name, "antigen")
