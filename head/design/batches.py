@@ -441,7 +441,7 @@ def known_errors(
     if tested["regime"].isin(regimes).any():
         tested = tested[tested["regime"].isin(regimes)]
     scaled = ((tested["pkd"] - tested["pkd_predicted"]) / tested["sigma"]).to_numpy(np.float64)
-    cell = pd.factorize(tested["regime"] + "/" + tested["fold"].astype(str))[0]
+    cell = np.asarray(tested.groupby(["regime", "fold"], sort=False).ngroup(), np.int64)
     antibody, antigen = (pd.factorize(tested[f"{kind}_key"])[0] for kind in KINDS)
     pairs = quantity.inward(pd.read_parquet(run / "pairs.parquet"), "pkd")
     is_beyond = quantity.sign * pairs["censored"] > 0
