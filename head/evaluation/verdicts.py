@@ -804,12 +804,9 @@ def _what_parts(pairs: LabelledPairs) -> tuple[str, bool]:
     used = {*pairs.table.columns.values()}
     of_words = ""
     for name in [name for name in pairs.table.names if name not in used]:
-        cells = pairs.table.frame[name].iloc[rows["row"]]
-        if not 1 < cells.astype(str).nunique() <= MOST_WORDS:
-            continue
-        texts = read_texts(cells).set_axis(rows.index)
+        texts = read_texts(pairs.table.frame[name].iloc[rows["row"]]).set_axis(rows.index)
         words = texts.drop_duplicates()
-        are_few = len(words) <= MOST_WORDS and 2 * len(words) < len(texts)
+        are_few = 1 < len(words) <= MOST_WORDS and 2 * len(words) < len(texts)
         if not are_few or rows[pair].assign(text=texts).duplicated().any():
             continue
         if _shifts(rows[rows["censored"] == 0], texts):
