@@ -36,6 +36,14 @@ def test_a_trimmed_domain_takes_no_residues_from_the_other_chain_or_the_linker()
     assert split_domains(VL + "R" + "GGGGS" * 3 + VH[1:]) == (VH[1:], VL + "R", "linker")
 
 
+@pytest.mark.parametrize("unknown", [1, 2, 3, 4, 7, 12])
+@pytest.mark.parametrize(("heavy", "light"), PAIRS)
+def test_unknown_first_residues_of_the_second_domain_are_no_linker(heavy, light, unknown):
+    masked_heavy, masked_light = ("X" * unknown + chain[unknown:] for chain in (heavy, light))
+    assert split_domains(heavy + masked_light) == (heavy, masked_light, "glued")
+    assert split_domains(light + masked_heavy) == (masked_heavy, light, "glued")
+
+
 def test_a_framework_motif_in_cdr3_does_not_end_the_domain():
     heavy = VH.replace("SRWGGDGFYAMDYWGQG", "SRWGGWGFGAFDYWGQG")
     assert split_domains(heavy + VL) == (heavy, VL, "glued")

@@ -262,10 +262,13 @@ def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
     # framework 4 motif if it is close to immunum's or where cysteine 23 places the second domain
     earliest = first.start + CYSTEINE_104
     latest = second.start + ALIGNMENT_SLACK
+    complete = _starts_by_cysteine(sequence, second)
     for linker in _LINKER.finditer(sequence, earliest, latest):
         if abs(linker.end() - second.start) < ALIGNMENT_SLACK:
+            if linker.start() in complete and linker[0].startswith("X"):  # its unknown residues
+                return linker.start(), linker.start()
             return linker.span()
-    starts = _starts_by_cysteine(sequence, second)
+    starts = {start for start in complete if abs(start - second.start) < ALIGNMENT_SLACK}
     motifs = _FRAMEWORK_4[first.chain].finditer(sequence, earliest, latest)
     ends = {motif.end(1) for motif in motifs}
     close = {end for end in ends if abs(end - first.end) < ALIGNMENT_SLACK}
@@ -283,10 +286,9 @@ def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
 
 
 def _starts_by_cysteine(sequence: str, domain: Domain) -> set[int]:
-    """Return where a complete domain would start, close to where immunum says."""
+    """Return where a complete domain would start, by each cysteine that may be its first."""
     cysteines = _CYSTEINE_23.finditer(sequence, domain.start, domain.end)
-    starts = {cysteine.start() - BEFORE_CYSTEINE_23[domain.gene] for cysteine in cysteines}
-    return {start for start in starts if abs(start - domain.start) < ALIGNMENT_SLACK}
+    return {cysteine.start() - BEFORE_CYSTEINE_23[domain.gene] for cysteine in cysteines}
 
 
 def is_constant(residues: str, chain: ChainName) -> bool:
