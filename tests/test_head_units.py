@@ -92,6 +92,7 @@ def test_a_header_that_states_its_unit_is_read_in_it_unasked_and_when_named(name
 NO_AFFINITY = (
     "ΔpKd", "ΔKD (nM)", "delta pKd", "Δ dG (kcal/mol)",
     "KD ratio", "KD fold change", "KD FC", "KD mut/KD wt", "fold change", "KD (% of WT)",
+    "relative KD", "Mean_Relative_Affinity", "rel..Affinity", "Normalised KD (nM)",
     "KD error", "KD std (nM)", "KD (nM) SD", "KD 95% CI", "KD lower (nM)", "KD (nM) ± SD",
     "kon", "koff", "MW_kDa", "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",
 )  # fmt: skip

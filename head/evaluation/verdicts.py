@@ -809,7 +809,7 @@ def _what_parts(pairs: LabelledPairs) -> tuple[str, bool]:
     pair = ["antibody", "antigen"]
     rows = pairs.usable[pairs.usable.duplicated(pair, keep=False)]
     rows = rows[rows.groupby(pair, sort=False).ngroup() < LOOKED_AT]
-    read = {*TEXT_ROLES, "pkd", "censored"}
+    read = {*TEXT_ROLES, "pkd", "censored", "id", "antibody_name"}
     used = {name for role, name in pairs.table.columns.items() if role in read}
     of_words = ""
     for name in [name for name in pairs.table.names if name not in used]:
