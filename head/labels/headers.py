@@ -224,7 +224,7 @@ _REASONS = {
     ),
     "a ratio": (
         "ratio", "fold", "foldchange", "fc", "change", "percent", "pct", "percentage", "relative",
-        "rel", "normalized", "normalised",
+        "rel",
     ),
     "a rate": ("kon", "koff", "kass", "kdis", "kdiss", "kobs", "rate", "konoff"),
     "a mass": ("kda", "mw"),
