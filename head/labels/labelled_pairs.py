@@ -302,6 +302,8 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
 def _labels_at_limits(table: SequenceTable, affinities: Affinities) -> Iterator[str]:
     """Say which columns say of exact labels that they are limits, or that the pair does not bind.
 
+    And which do not say so where a word or an empty cell is read as no binding.
+
     A column of relations says which labels are bounds.
     """
     if table.has("censored") or affinities.quantity.classes:
@@ -315,8 +317,16 @@ def _labels_at_limits(table: SequenceTable, affinities: Affinities) -> Iterator[
             at_limit = is_exact & (affinities.raw == read_numbers(table.frame[name]))
             said = "has the number of an exact label"
         elif is_affinity and says_whether_bound(name) and holds_classes(table, name):
-            at_limit = is_exact & says_no(table.frame[name])
+            binds_not = says_no(table.frame[name])
+            at_limit = is_exact & binds_not
             said = "says no binding beside an exact label"
+            others = np.flatnonzero(affinities.no_binding & ~binds_not)
+            if len(others):
+                yield (
+                    f"Column {name!r} does not say no binding in {counted(len(others), 'row')} "
+                    f"read as no binding, such as row {table.row_name(others[0])} with "
+                    f"{table.cell_text(others[0], name)}: leave out pairs that were not measured."
+                )
         else:
             continue
         rows = np.flatnonzero(at_limit)
