@@ -36,7 +36,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import CellNumbers, read_bounds, read_texts
+from abag.embed.tables.table import CellNumbers, read_texts
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -68,8 +68,10 @@ from abag.head.labels.headers import (
     outside,
     plain_text,
     read_header,
+    read_in_unit,
     spans_decades,
     to_pkd,
+    unit_of_texts,
     written_by,
 )
 from abag.head.labels.options import (
@@ -153,7 +155,17 @@ class Column:
         header = read_header(self.name)
         if self.name.strip() in RATES and {*RATES} <= {name.strip() for name in self.table.names}:
             return replace(header, units=(), sure=False, not_label="a rate")
+        if self.unit_in_cells is not None:
+            return replace(header, units=(self.unit_in_cells,), affinity=True)
         return header
+
+    @cached_property
+    def unit_in_cells(self) -> Label | None:
+        """Unit that its cells state, as ``300 pM``, where it is named like an affinity without."""
+        header = read_header(self.name)
+        if header.units or header.not_label or not (header.affinity or header.plain):
+            return None
+        return unit_of_texts(self.name, distinct_texts(self.table, self.name))
 
     @cached_property
     def command(self) -> str:
@@ -178,7 +190,7 @@ class Column:
     @cached_property
     def bounds(self) -> CellNumbers:
         """The numbers of the cells, and on which side of them values lie."""
-        return read_bounds(self.table.frame[self.name])
+        return read_in_unit(self.table.frame[self.name], self.header.unit)[0]
 
     @property
     def numbers(self) -> Floats:
@@ -572,6 +584,7 @@ class Columns:
 AS_IN_THE_RUN = "as in the run"
 """Why a column has a unit."""
 _IN_THE_NAME = "the column is named so"
+IN_THE_CELLS = "the cells say so"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -751,7 +764,7 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             f"Choose another with --column {role}=NAME, or rename it{hint}."
         )
     if given is not None:
-        if header.units and given not in header.units:
+        if header.units and given not in header.units and column.unit_in_cells is None:
             column.refuse(
                 f"is named like {' or '.join(header.units)}, but --label says {given}; expected "
                 "the unit of the name. Leave --label out, or rename the column."
@@ -763,7 +776,7 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
     if remembered is not None and is_of_run and len(header.units) != 1:
         return remembered.unit, AS_IN_THE_RUN
     if header.units:
-        return header.units[0], _IN_THE_NAME
+        return header.units[0], _IN_THE_NAME if column.unit_in_cells is None else IN_THE_CELLS
     if header.of_alphaseq:
         column.refuse(
             f"names no unit; AlphaSeq gives {ALPHASEQ_WORDS}. If it is that, "
