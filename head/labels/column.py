@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
+from abag.core.messages import shell_quoted
 from abag.core.options import parse
 from abag.embed.tables.chains import TEXT_ROLES
 from abag.embed.tables.columns import (
@@ -47,7 +48,9 @@ from abag.head.labels.classes import (
     refuse_other_options,
     refuse_two_values,
     says_class,
+    spelled,
     unit_of,
+    words_beside_others,
 )
 from abag.head.labels.features import (
     NO_DESCRIPTION,
@@ -260,6 +263,12 @@ class Column:
         are_words = len(words) > 2 and all(_STRENGTH.fullmatch(word.lower()) for word in words)
         return words if are_words else []
 
+    @cached_property
+    def words_beside_others(self) -> tuple[str, ...]:
+        """Its words for no and yes, if it is named like a label and a few other cells are not."""
+        is_named = is_named_like_classes(self.name) and not self.header.names_affinity
+        return words_beside_others(self.filled) if is_named else ()
+
     @property
     def is_beside_labels(self) -> bool:
         """Whether it numbers, counts or describes rows, or holds classes."""
@@ -305,6 +314,14 @@ class Column:
             choice = column_option("label", self.name)
             words = quote_names(self.ordered_words)
             return f"{self.name!r} holds {words}: use {choice} --classes NAMES, the worst first."
+        if self.words_beside_others:
+            choice = column_option("label", self.name)
+            cells = quote_names([*map(spelled, self.table.distinct_cells(self.name))])
+            named = f"--classes {shell_quoted(','.join(self.words_beside_others))}"
+            return (
+                f"{self.name!r} holds {cells}: use {choice} {named}, with --bad-rows skip to leave "
+                "out the others."
+            )
         if header.affinity and re.search(r"±|\+\s*/\s*-", self.name) and not self.holds_numbers:
             return f"{self.name!r} holds values and errors: write them into two columns."
         if header.not_label or not (header.affinity or header.plain):
