@@ -167,6 +167,28 @@ def test_a_column_of_words_for_strengths_is_proposed_as_ordered_classes(name, wo
     assert not abag.plan(others)["refused"]
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["yes", "no", "n.d."], "no,yes"),
+        (["Binder", "Non-binder", "not tested"], "non-binder,binder"),
+        (["1", "0", "?"], "0,1"),
+        ([1, "TRUE", "FALSE", "unknown"], None),
+    ],
+)
+def test_classes_beside_other_words_are_proposed_and_read_so(words, named):
+    frame = table(binder=np.resize(np.array(words, object), ROWS))
+    refused = abag.plan(frame)["refused"]
+    if named is None:
+        assert "binder" not in refused.partition("found")[0]
+        return
+    assert f"use --column label=binder --classes '{named}', with --bad-rows skip" in refused
+    options = {"columns": {"label": "binder"}, "classes": tuple(named.split(","))}
+    pairs = labelled(frame, **options, bad_rows="skip")
+    assert sorted(pairs.pkd) == [0] * 10 + [1] * 10
+    assert pairs.unit == "binary"
+
+
 def test_ordered_classes_are_numbered_from_the_lowest():
     level = np.random.default_rng(2).integers(0, 3, ROWS)
     cells = np.array(["low", "medium", "high"])[level]

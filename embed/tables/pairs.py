@@ -532,6 +532,7 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
     if table.reader.numbers is not None:
         numbers = np.array(table.reader.numbers, np.int64)[positions]
     is_empty = table.are_empty()
+    is_empty &= ~table.frame.index.isin([*table.reader.problems])  # of which a reader left nothing
     is_comment = table.are_comments()
     skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[is_empty].tolist()])
     skipped.rows += [(row, COMMENT) for row in numbers[is_comment].tolist()]
