@@ -27,6 +27,7 @@ import pandas as pd
 
 from abag.core.errors import TableError
 from abag.core.messages import say
+from abag.core.options import MAY_LACK
 from abag.embed.tables.chains import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
@@ -103,8 +104,8 @@ class LayoutRecord:
     """Antibody that mutations are of; empty: none was given. Left out as `antigen` is."""
     numbering: Numbering = "sequential"
     first_residue: int = 1
-    mutations_in_order: bool = False
-    """Whether those of heavy and light chains were, as in A50G:WT."""
+    mutations_in_order: bool = field(default=False, metadata=MAY_LACK)
+    """Whether those of heavy and light chains were, as in A50G:WT; absent from files if not."""
     sequences: tuple[str, ...] = ()
     """Files of ``--sequences``: absolute paths, and in a shared predictor the names alone."""
 
