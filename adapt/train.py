@@ -561,7 +561,7 @@ def adapt_encoders(
     plan = plan_device(config.device, config.precision)
     if plan.precision == "fp16":  # whose gradients would need loss scaling
         plan = plan_device(config.device, "fp32")
-    pairs = read_labelled_pairs(table, config, config, saved and saved.layout)
+    pairs = read_labelled_pairs(table, config, config, None if saved is None else saved.layout)
     say(pairs.reading.line)
     pairs.report_problems()
     assignment = assign_pairs(pairs, config)
