@@ -132,14 +132,13 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         no_binding=saved.config["no_binding"],
         no_binding_empty=saved.config["no_binding_empty"],
     )
-    antigen, parent = new.table.files[0].references.constants()
-    constants = (antigen or before.antigen, parent or before.parent)
+    references = new.table.files[0].references
     found = {column.role: column.name for column in before.columns}
     return RunInputs(
         pairs,
         opened,
         vectors_of_pairs(pairs, opened, remembered, saved.config),
-        layout_of_run(remembered, pairs, found, constants),
+        layout_of_run(remembered, pairs, found, references, before),
         remembered,
         history=history,
     )

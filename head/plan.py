@@ -77,7 +77,7 @@ class Plan(TypedDict):
     notes: list[str]
     """What was done to the sequences."""
     labels: dict[str, Any] | None
-    """None without a label column."""
+    """None without a label column, and where ``fit`` would refuse one of its cells."""
     columns: str
     """Which column plays which role."""
     beside: list[str]
@@ -197,9 +197,10 @@ def _read_columns(
 ) -> tuple[LabelledPairs | None, str, list[str]]:
     """Read the columns of labels, and those beside them, as `fit` would.
 
-    Returns the pairs (None if `fit` would refuse the table, or there are no labels), why it would
-    refuse it, and what is said of features, errors and weights.
+    Returns the pairs (None if there are no labels, or `fit` would refuse some), why it would refuse
+    the table, and what is said of features, errors and weights.
     """
+    pairs = None
     columns = columns_beside(table)
     in_table = [column for column in columns if not column.in_store]
     beside = list[str]()
@@ -215,7 +216,7 @@ def _read_columns(
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
             raise (refusal if isinstance(error, MissingColumn) else error) from None
-        return None, "" if no_label else str(error), []
+        return pairs, "" if no_label else str(error), []
     of_store = [column.name for column in columns if column.in_store]
     if of_store:
         beside.append(

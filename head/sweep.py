@@ -681,6 +681,8 @@ def _define_search(
     classes = pairs.quantity.classes
     if classes:
         record["objective"] = objective
+    if objective != LOG_LOSS and find_metric(objective).of_levelled_folds:
+        record["folds_scored"] = "together"  # the first sweeps have a mean of folds instead
     poolings: dict[Kind, tuple[str, ...]] = {}
     for kind, vectors in inputs.vectors.items():
         is_fixed = getattr(config, f"{kind}_vectors") is not None

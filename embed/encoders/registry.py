@@ -8,7 +8,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from abag.core.hub import HubAddress, is_repository_name
+from abag.core.hub import HubAddress, is_repository_name, names_folder
 from abag.core.options import user_path
 from abag.embed.encoders.weights import EncoderNotFound
 
@@ -137,7 +137,7 @@ def refuse_unknown_name(name: str) -> None:
     is_folder = name not in ALIASES and user_path(name, "encoder").is_dir()
     if name in ALIASES or is_folder or is_repository_name(hub_source(name).name):
         return
-    if name.startswith(".") or user_path(name, "encoder").is_absolute():
+    if names_folder(name):
         msg = (
             f"encoder {name}: does not exist; expected a checkpoint folder, an alias such as "
             "esm2-650m, or a hub name (owner/model)."

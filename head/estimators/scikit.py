@@ -392,8 +392,8 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
                 if folder.info.get("adapter"):
                     adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
-                constants = table.files[0].references.constants()
-                layout = layout_of_run(config, pairs, table.columns, constants)
+                references = table.files[0].references
+                layout = layout_of_run(config, pairs, table.columns, references)
                 inputs = RunInputs(pairs, store, vectors, layout, config)
                 at = Path(scratch)
                 regimes = fit_predictor(inputs, at / "run", at / "predictor")

@@ -29,6 +29,7 @@ from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
 from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.columns import quote_names, quote_some, simplified
+from abag.embed.tables.layout import NOTHING
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, SkippedRows, describe_rows, read_pairs
 from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts
@@ -36,6 +37,7 @@ from abag.head.labels.classes import holds_classes, says_no, says_whether_bound
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
+    RunLayout,
     decide_label,
 )
 from abag.head.labels.features import (
@@ -486,12 +488,21 @@ class LabelledPairs:
 
 
 def read_labelled_pairs(
-    table: TableLike, reading: TableOptions, labels: LabelOptions
+    table: TableLike,
+    reading: TableOptions,
+    labels: LabelOptions,
+    layout: RunLayout | None = None,
 ) -> LabelledPairs:
-    """Read the pairs of a table and their labels; an error lists bad sequences and bad labels."""
+    """Read the pairs of a table and their labels; an error lists bad sequences and bad labels.
+
+    With the `layout` of a run, they are read as the run read its own.
+    """
+    remembered = NOTHING if layout is None else layout
+    of_run = None if layout is None else layout.label
+    decide = partial(decide_label, options=labels, remembered=of_run)
     # skipped here, so that one error lists bad sequences and bad labels together
-    decide = partial(decide_label, options=labels)
-    read = read_pairs(table, replace(reading, bad_rows="skip"), label=decide)
+    skipping = replace(reading, bad_rows="skip")
+    read = read_pairs(table, skipping, remembered=remembered, label=decide)
     return label_pairs(read, refuse_sequences=labels.bad_rows == "error")
 
 
