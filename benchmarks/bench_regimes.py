@@ -253,9 +253,10 @@ def measure(table, config, seed=0):
             new = PairVectors({"antibody": antibodies, "antigen": antigens})
             predictions = parts.predict(new, parts.models)
             pkd = weighed.mixture.pkd(predictions)
+            _, variances = parts.predict_with_variance(new, ())
             return (
                 pkd,
-                weighed.mixture.sigma(pkd, parts.predict_with_variance(new, ())[1]),
+                weighed.mixture.sigma(pkd, weighed.mixture.variance(variances, len(new))),
                 predictions,
             )
 
