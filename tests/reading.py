@@ -12,7 +12,7 @@ from abag.embed.tables.pairs import check_chunks, read_pairs
 from abag.head.demo import demo_table
 from abag.head.labels.labelled_pairs import read_labelled_pairs, with_feature_columns
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.relations import PairGroups
+from abag.head.regimes.splits import PairGroups
 
 __all__ = [
     "FORMATS",

@@ -31,7 +31,7 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.relations import PairGroups
+from abag.head.regimes.splits import PairGroups
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

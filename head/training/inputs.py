@@ -41,14 +41,7 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_vectors import StoredVectors
-from abag.head.regimes.folds import (
-    MeasuredRegime,
-    RegimesOfTable,
-    all_pairs,
-    measure_regimes,
-    with_distances,
-)
-from abag.head.regimes.relations import PairGroups, with_clusters
+from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes, with_distances
 from abag.head.regimes.sides import Sides
 from abag.head.regimes.splits import (
     KEYS,
@@ -58,9 +51,12 @@ from abag.head.regimes.splits import (
     TRAIN,
     UNUSED,
     VALIDATION,
+    MeasuredRegime,
+    PairGroups,
     Split,
     describe_parts,
     pair_keys,
+    with_clusters,
     without_absent,
 )
 
