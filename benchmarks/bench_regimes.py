@@ -37,8 +37,7 @@ from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.predictor.parts import Parts, RunParts, fit_fold, inner_folds
 from abag.head.predictor.weigh import weigh_run
 from abag.head.regimes.folds import RegimesOfTable, all_pairs
-from abag.head.regimes.relations import PairGroups
-from abag.head.regimes.splits import learned_rows
+from abag.head.regimes.splits import PairGroups, learned_rows
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 NOISE = 0.5

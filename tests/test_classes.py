@@ -43,8 +43,7 @@ from abag.head.models.probit import (
 )
 from abag.head.predictor.parts import Predictions
 from abag.head.predictor.weigh import stack_weights, weigh_run
-from abag.head.regimes.folds import MeasuredRegime
-from abag.head.regimes.splits import REGIMES, TEST, TRAIN, Split, grouped_folds
+from abag.head.regimes.splits import REGIMES, TEST, TRAIN, MeasuredRegime, Split, grouped_folds
 from abag.head.runs.rounds import describe_promises
 from abag.head.runs.run_folder import describe_fit, describe_scores, read_run
 from abag.sklearn import AffinityRegressor, BindingClassifier

@@ -35,9 +35,7 @@ from abag.head.models.ridge import LinearModel
 from abag.head.predictor import weigh as weighing
 from abag.head.predictor.parts import Mixture, Parts, Predictions, needed_parts
 from abag.head.predictor.weigh import PRIOR_GROUPS, stack_weights, weigh_run
-from abag.head.regimes.folds import MeasuredRegime
-from abag.head.regimes.sides import effective_groups, standard_error
-from abag.head.regimes.splits import REGIMES
+from abag.head.regimes.splits import REGIMES, MeasuredRegime, effective_groups, standard_error
 from abag.head.training.tasks import Kept
 
 WITH_VARIANCE = {"kernel", "gp", "trees"}

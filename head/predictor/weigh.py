@@ -48,20 +48,24 @@ from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import expected_labels
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
-from abag.head.regimes.sides import (
+from abag.head.regimes.splits import (
+    KNOWN,
     LEAST_GROUPS,
     LEAST_ROWS,
     effective_groups,
+    grouped_folds,
+    judged,
+    learned_rows,
     standard_error,
+    without_absent,
 )
-from abag.head.regimes.splits import KNOWN, grouped_folds, judged, learned_rows, without_absent
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.probit import ClassLink
     from abag.head.predictor.parts import Predictions
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.splits import MeasuredRegime
 
 
 STRENGTHS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
