@@ -724,7 +724,8 @@ def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
     labels["pkd"] *= labels["weight"]
 
     def means_by(group: Ints, wanted: Ints) -> Floats:
-        sums = labels.groupby(group[fit_rows]).sum()
+        # a column: pandas spells out an array of groups to look for it among the columns
+        sums = labels.assign(group=group[fit_rows]).groupby("group").sum()
         return (sums["pkd"] / sums["weight"]).reindex(wanted).to_numpy()
 
     same = means_by(both, nearest * n_antigens + pairs.antigen)
