@@ -63,12 +63,20 @@ from abag.head.evaluation.scores import (
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
 from abag.head.labels.options import FLOOR_SHARE
-from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
-from abag.head.regimes.splits import REGIMES, TEST, Shown, applicable, total_leaks
+from abag.head.regimes.splits import (
+    LEAST_GROUPS,
+    LEAST_ROWS,
+    REGIMES,
+    TEST,
+    Shown,
+    applicable,
+    effective_groups,
+    total_leaks,
+)
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.splits import MeasuredRegime
 
 
 WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.8))
