@@ -306,6 +306,8 @@ def fasta_rows(text, alone=False):
         return None
     if None in roles:  # each record is an antibody
         return [strands(row[""]) for row in rows.values()] if roles == {None} else None
+    if "light" in roles and "heavy" not in roles:  # which may be missing by mistake
+        return None
     return [{role: row.get(role, "") for role in roles} for row in rows.values()]
 
 

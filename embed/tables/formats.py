@@ -481,6 +481,21 @@ def _refuse_merged(merged: Sequence[str], header: int) -> None:
             raise ValueError(msg)
 
 
+def sheet_names(path: Path) -> list[str]:
+    """List the sheets of a file; empty if it is no Excel file that can be read."""
+    if path.suffix.lower() not in EXCEL or not path.is_file():
+        return []
+    with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
+        warnings.simplefilter("ignore")
+        try:
+            import openpyxl
+
+            book = openpyxl.load_workbook(path, read_only=True)
+        except (ImportError, *_READING):  # which reading it says
+            return []
+    return [sheet.title for sheet in book.worksheets]
+
+
 def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list[str]]:
     """Return the text of a plain sheet from its header on, and remarks on what it shows."""
     if not zipfile.is_zipfile(file):  # as a workbook with a password is not
