@@ -43,8 +43,7 @@ from abag.head.models.probit import (
 )
 from abag.head.predictor.parts import Predictions
 from abag.head.predictor.weigh import stack_weights, weigh_run
-from abag.head.regimes.folds import MeasuredRegime
-from abag.head.regimes.splits import REGIMES, TEST, TRAIN, Split, grouped_folds
+from abag.head.regimes.splits import REGIMES, TEST, TRAIN, MeasuredRegime, Split, grouped_folds
 from abag.head.runs.rounds import describe_promises
 from abag.head.runs.run_folder import describe_fit, describe_scores, read_run
 from abag.sklearn import AffinityRegressor, BindingClassifier
@@ -469,7 +468,7 @@ def test_a_regime_with_few_yes_is_weighed_by_the_pairs_of_all():
         folds = []
         for name, tested in regimes:
             predicted = {"train_mean": np.zeros(rows), "gp": latent}
-            parts = [Predictions((*predicted,), {**predicted}, np.zeros(rows)) for _ in range(5)]
+            parts = [Predictions((*predicted,), {**predicted}) for _ in range(5)]
             folds.append((five_folds(name, tested), parts))
         return weigh_run(pairs, folds).regimes[0]
 
@@ -496,7 +495,7 @@ def test_parts_alone_are_turned_into_classes_as_their_mixture_is():
     # as of a ridge, whose predictions are shrunken, and that is compared with itself
     pairs, latent = binders_of_one_antigen(rows, seed=3, above=0.5)
     predicted = {"train_mean": np.zeros(rows), "gp": latent, "one_hot_ridge": latent}
-    folds = [Predictions(("train_mean", "gp"), {**predicted}, np.zeros(rows)) for _ in range(5)]
+    folds = [Predictions(("train_mean", "gp"), {**predicted}) for _ in range(5)]
     measured = five_folds("known", np.ones(rows, np.bool_))
     score = weigh_run(pairs, [(measured, folds)]).regimes[0].score
     assert score["best_baseline"] == "one_hot_ridge"

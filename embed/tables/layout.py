@@ -27,6 +27,7 @@ import pandas as pd
 
 from abag.core.errors import TableError
 from abag.core.messages import say
+from abag.core.options import MAY_LACK
 from abag.embed.tables.chains import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
@@ -110,6 +111,8 @@ class LayoutRecord:
     """Antibody that mutations are of; empty: none was given. Left out as `antigen` is."""
     numbering: Numbering = "sequential"
     first_residue: int = 1
+    mutations_in_order: bool = field(default=False, metadata=MAY_LACK)
+    """Whether those of heavy and light chains were, as in A50G:WT; absent from files if not."""
     sequences: tuple[str, ...] = ()
     """Files of ``--sequences``: absolute paths, and in a shared predictor the names alone."""
 
@@ -576,6 +579,7 @@ def _with_parent(
     top: Table, options: T, kinds: Sequence[Kind], remembered: LayoutRecord
 ) -> tuple[T, References]:
     """Find what cells refer to: as the table or the user says, or as in the run."""
+    in_order = remembered.mutations_in_order
     if remembered.parent and "antibody" not in options.decided:
         if any(map(top.has, ANTIBODY_ROLES)):
             say(
@@ -586,11 +590,11 @@ def _with_parent(
             completed = replace(completed, parent=remembered.parent)
             completed = _with_names(top, completed, remembered, kinds)
             with suppress(MissingColumn):  # of mutations: the parent of the run is none here
-                references = find_references(top, completed, kinds)
+                references = find_references(top, completed, kinds, in_order=in_order)
                 say(f"{top.source}: mutations are of the parent of the run")
                 return completed, references
     options = _with_names(top, options, remembered, kinds)
-    return options, find_references(top, options, kinds)
+    return options, find_references(top, options, kinds, in_order=in_order)
 
 
 def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]) -> T:

@@ -637,6 +637,8 @@ class RunLayout(LayoutRecord):
     def to_json(self) -> dict[str, Any]:
         """Return what `of_json` restores."""
         layout: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists
+        if not self.mutations_in_order:
+            del layout["mutations_in_order"]
         return layout
 
     @classmethod

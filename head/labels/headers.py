@@ -223,7 +223,10 @@ _REASONS = {
     "a difference": (
         "delta", "ddelta", "ddg", "dddg", "dpkd", "dkd", "dlogkd", "diff", "difference",
     ),
-    "a ratio": ("ratio", "fold", "foldchange", "fc", "change", "percent", "pct", "percentage"),
+    "a ratio": (
+        "ratio", "fold", "foldchange", "fc", "change", "percent", "pct", "percentage", "relative",
+        "rel",
+    ),
     "a rate": ("kon", "koff", "kass", "kdis", "kdiss", "kobs", "rate", "konoff"),
     "a mass": ("kda", "mw"),
     "another energy": ("ddh", "dh", "ds", "tds", "folding", "unfolding", "unfold", "stability"),

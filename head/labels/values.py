@@ -451,13 +451,10 @@ def check_labels(
     table: SequenceTable,
     affinities: Affinities,
     options: LabelOptions,
-    *,
-    refuse_sequences: bool,
 ) -> CheckedLabels:
     """Find the rows of the affinity type, and those of them with a label in the valid range.
 
-    Rows that are not to be skipped are refused, with `refuse_sequences` also those that were
-    skipped for their sequences.
+    Rows that are not to be skipped are refused, also those with bad sequences.
     """
     quantity = affinities.quantity
     of_type = _of_type(table, options.affinity_type)
@@ -480,7 +477,7 @@ def check_labels(
     pkd[~usable] = np.nan
     are_refused = options.bad_rows == "error" or not usable.any()
     refused = SkippedRows([*bad] if are_refused else [])
-    if refuse_sequences:
+    if table.refuses_bad_rows:
         refused.update(table.skipped)
     if refused.bad:
         raise refused.refusal(table.source, kept=int(usable.sum()))
