@@ -409,6 +409,9 @@ def expected(row):
             row = row | {role: "*"}
         if re.fullmatch("(?=.*[a-z])(?=.*[A-Z])[A-Za-z]{3,6}", (row.get(role) or "").strip()):
             row = row | {role: "*"}  # as scFv is written
+        words = re.fullmatch(r"([A-Za-z]{3,}) ([A-Za-z]{1,19})", (row.get(role) or "").strip())
+        if words and len(words[1]) < len(words[2]):
+            row = row | {role: "*"}  # no lines of a sequence
     heavy = residues(row.get("heavy"))
     light = residues(row.get("light"))
     antibody = (heavy, light) if None not in (heavy, light) and (heavy or light) else None

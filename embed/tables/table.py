@@ -262,7 +262,7 @@ _NO_BINDING = frozenset(
     "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
     "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
     "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
-    "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding inf "
+    "belowlimitofdetection belowlod nbd nosignal noresponse noaffinity nomeasurablebinding inf "
     "infinity".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
