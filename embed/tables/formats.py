@@ -164,11 +164,16 @@ def cell_text(cell: object) -> str:
     return str(cell)
 
 
-def refuse_repeated(names: Sequence[str]) -> None:
-    """Raise ValueError if two columns have one name; pandas would rename the second."""
+def refuse_repeated(names: Sequence[str], below: Sequence[str] = ()) -> None:
+    """Raise ValueError if two columns have one name; pandas would rename the second.
+
+    `below` are the cells of the next line, which may be the names of groups of columns.
+    """
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        msg = f"two columns are called {repeated[0]!r}; expected names that differ. Rename one"
+        are_names = len(may_hold(below, {}, TEXT_ROLES)) > 1
+        advice = "Remove this line: the next has the names" if are_names else "Rename one"
+        msg = f"two columns are called {repeated[0]!r}; expected names that differ. {advice}"
         raise ValueError(msg)
 
 
@@ -413,7 +418,7 @@ def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
         if not names:
             raise ValueError(_MORE_FIELDS if "Expected" in str(reason) else str(reason)) from reason
         lines = [["", *names]]
-    refuse_repeated([name for name in lines[0] if name])
+    refuse_repeated([name for name in lines[0] if name], *lines[1:2])
     return lines
 
 
