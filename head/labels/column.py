@@ -321,8 +321,8 @@ class Column:
             cells = quote_names([*map(spelled, self.table.distinct_cells(self.name))])
             named = f"--classes {shell_quoted(','.join(self.words_beside_others))}"
             return (
-                f"{self.name!r} holds {cells}: use {choice} {named}, with --bad-rows skip to leave "
-                "out the others."
+                f"{self.name!r} holds {cells}: use {choice} {named} --bad-rows skip to leave out "
+                "the others, or name all classes, the worst first."
             )
         if header.affinity and re.search(r"±|\+\s*/\s*-", self.name) and not self.holds_numbers:
             return f"{self.name!r} holds values and errors: write them into two columns."
