@@ -9,7 +9,8 @@ from reading import demo_table, read_chunks, read_sequences
 
 import abag
 from abag import AbagError, ColumnError, TableError
-from tests.trastuzumab import HEAVY, LIGHT
+from abag.core.messages import reporting
+from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 ANTIGENS = {
     "HER2 ECD": "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSF",
@@ -504,6 +505,35 @@ def test_a_name_that_is_a_number_in_a_spreadsheet_has_no_point(tmp_path):
     book.save(tmp_path / "t.xlsx")
     read = read_sequences(tmp_path / "t.xlsx", sequences=(str(tmp_path / "ab.fasta"),))
     assert chains_of(read, "antibody") == [(chain, "") for chain in heavy]
+
+
+def test_a_workbook_may_hold_measurements_and_sequences_in_sheets_of_their_own(tmp_path):
+    book = openpyxl.Workbook()
+    sheets = {
+        "Notes": [["Made by hand"]],
+        "KD": [["clone", "target", "KD (nM)"], ["tras", "peptide", 1.5], ["d13", "peptide", 20]],
+        "Antibodies": [["name", "VH", "VL"], ["tras", HEAVY, LIGHT], ["d13", D13_HEAVY, D13_LIGHT]],
+        "Targets": [["name", "sequence"], ["peptide", "MKTAYIAKQRQISFVKSHFSRQ"]],
+    }
+    for title, rows in sheets.items():
+        sheet = book.create_sheet(title)
+        for row in rows:
+            sheet.append(row)
+    del book["Sheet"]
+    path = tmp_path / "book.xlsx"
+    book.save(path)
+    said = []
+    with reporting(said.append):
+        read = read_sequences(path, sheet="KD", sequences=(str(path),))
+    assert chains_of(read, "antibody") == [(HEAVY, LIGHT), (D13_HEAVY, D13_LIGHT)]
+    assert said == ["book.xlsx: sequences are read from sheets 'Antibodies', 'Targets'"]
+    del book["Antibodies"], book["Targets"]
+    book.save(path)
+    with pytest.raises(AbagError, match=r"--sequences .*: no column for sequences"):
+        read_sequences(path, sheet="KD", sequences=(str(path),))
+    (tmp_path / "broken.xlsx").write_bytes(path.read_bytes()[:900])
+    with pytest.raises(AbagError, match=r"broken\.xlsx: cannot be read"):
+        read_sequences(path, sheet="KD", sequences=(str(tmp_path / "broken.xlsx"),))
 
 
 def test_nucleotides_in_a_file_of_names_are_not_read_as_residues(tmp_path):

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
-from abag.core.messages import counted, quoted, shell_quoted
+from abag.core.messages import counted, quoted, say, shell_quoted
 from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
@@ -66,6 +66,7 @@ from abag.embed.tables.formats import (
     is_gzip,
     read_fasta,
     role_last,
+    sheet_names,
 )
 from abag.embed.tables.mutations import (
     IN_ORDER,
@@ -431,8 +432,31 @@ def read_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
 
 
 def _table_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
-    """Yield the sequences of a table under their names, column by column."""
-    table = read_table(path)
+    """Yield the sequences of a table under their names, column by column.
+
+    Of an Excel file with several sheets, all that hold sequences are read.
+    """
+    sheets = sheet_names(path)
+    if len(sheets) < 2:
+        yield from _entries_of(read_table(path), path, problems)
+        return
+    refused: list[AbagError] = []
+    read: list[str] = []
+    for sheet in sheets:
+        try:
+            entries = [*_entries_of(read_table(path, sheet), path, problems)]
+        except AbagError as error:
+            refused.append(error)
+            continue
+        read.append(sheet)
+        yield from (entry._replace(where=f"sheet {sheet!r}, {entry.where}") for entry in entries)
+    if not read:
+        raise min(refused, key=lambda error: not isinstance(error, MissingColumn))
+    plural = "s" if len(read) > 1 else ""
+    say(f"{path.name}: sequences are read from sheet{plural} {quote_names(read)}")
+
+
+def _entries_of(table: Table, path: Path, problems: list[str]) -> Iterator[Entry]:
     table = replace(table, frame=table.frame.astype(object))
     roles = _sequence_columns(table, path)
     for role, column in roles.items():
