@@ -56,6 +56,7 @@ from abag.embed.tables.content import (
     with_content,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
+from abag.embed.tables.mutations import holds_mutations, means_parent
 from abag.embed.tables.options import MOST_RESIDUE, AntibodyRegion, BadRows, Numbering, TableOptions
 from abag.embed.tables.references import (
     References,
@@ -573,7 +574,7 @@ def _with_parent(
     """Find what cells refer to: as the table or the user says, or as in the run."""
     in_order = remembered.mutations_in_order
     if remembered.parent and "antibody" not in options.decided:
-        if any(map(top.has, ANTIBODY_ROLES)):
+        if _has_antibodies(top):
             say(
                 f"{top.source}: antibodies are those of the table, not variants of the run's parent"
             )
@@ -587,6 +588,20 @@ def _with_parent(
                 return completed, references
     options = _with_names(top, options, remembered, kinds)
     return options, find_references(top, options, kinds, in_order=in_order)
+
+
+def _has_antibodies(top: Table) -> bool:
+    """Tell whether columns of antibodies hold these, and not mutations under a name such as VH."""
+    for role in ANTIBODY_ROLES:
+        if role in top.ties:
+            return True
+        if role not in top.columns:
+            continue
+        name = top.columns[role]
+        is_parent = all(means_parent(cell_text(cell)) for cell in top.distinct_cells(name))
+        if not (is_parent or holds_mutations(top, name)):
+            return True
+    return False
 
 
 def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]) -> T:
