@@ -235,6 +235,13 @@ def test_a_table_of_mutations_is_read_with_the_parent_and_numbers_of_the_run(tmp
     )
     alone = frame[["change"]]
     abag.predict(alone, tmp_path / "run", tmp_path / "out.csv")
+    more = frame.assign(pKd=frame["pKd"] + 0.5)
+    abag.fit(more, tmp_path / "store", tmp_path / "next", add=tmp_path / "run", report=False)
+    layouts = [
+        json.loads((tmp_path / run / "predictor/predictor.json").read_text())["layout"]
+        for run in ("run", "next")
+    ]
+    assert layouts[0] == layouts[1]
     assert any("mutations are of the parent of the run" in line for line in said)
     whole = pd.DataFrame(
         {

@@ -650,7 +650,11 @@ def _with_mutations(top: Table, options: T, remembered: LayoutRecord, role: str)
     for named, name in remembered.named().items():
         if named in (role, LIGHT_MUTATIONS, *MUTATION_PARTS) and name in top.names:
             of_run[named] = name
-    options = replace(options, columns={**of_run, **options.columns})
+    return with_numbers(replace(options, columns={**of_run, **options.columns}), remembered)
+
+
+def with_numbers(options: T, remembered: LayoutRecord) -> T:
+    """Number residues as the run did, unless the user says how."""
     if options.numbering != "sequential" or options.first_residue != 1:
         return options
     return replace(options, numbering=remembered.numbering, first_residue=remembered.first_residue)
