@@ -246,10 +246,10 @@ def _read_results(
 
     `named` are the features, categories, errors and weights that it has to have.
     """
-    reading = replace(config, add=None, bad_rows="skip")
+    reading = replace(config, add=None)
     decide = partial(_label_of_results, config=config, saved=saved, given=given, named=named)
-    read = read_pairs(table, reading, remembered=saved.layout, label=decide)
-    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error")
+    read = read_pairs(table, reading, remembered=saved.layout, label=decide, refuse=False)
+    pairs = label_pairs(read)
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
     pairs.table.report_notes()

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -111,7 +111,7 @@ def plan(
     """
     chosen = PlanOptions.from_keywords(options, "plan")
     decide = partial(decide_label, options=chosen)
-    read = read_pairs(table, replace(chosen, bad_rows="skip"), label=decide)
+    read = read_pairs(table, chosen, label=decide, refuse=False)
     label = None
     sense = ""
     problems = list[str]()
@@ -121,7 +121,7 @@ def plan(
         sense = label.reading.line
         problems = [*label.reading.problems]
         what = label.reading.quantity
-    pairs, refused, beside = _read_columns(read, chosen, label)
+    pairs, refused, beside = _read_columns(read, label)
     labels = None if pairs is None else summarize_labels(pairs)
     if refused:
         problems.append(refused)
@@ -193,7 +193,7 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
 
 
 def _read_columns(
-    table: SequenceTable, options: PlanOptions, label: ReadLabel | None
+    table: SequenceTable, label: ReadLabel | None
 ) -> tuple[LabelledPairs | None, str, list[str]]:
     """Read the columns of labels, and those beside them, as `fit` would.
 
@@ -204,10 +204,10 @@ def _read_columns(
     columns = columns_beside(table)
     in_table = [column for column in columns if not column.in_store]
     beside = list[str]()
-    strict = options.bad_rows == "error" and bool(table.skipped.bad)
+    strict = table.refuses_bad_rows and bool(table.skipped.bad)
     try:
         with reporting(beside.append):
-            pairs = label_pairs(table, refuse_sequences=strict, beside=in_table, label=label)
+            pairs = label_pairs(table, beside=in_table, label=label)
             training_labels(pairs, np.arange(len(pairs)))
             pairs = with_feature_columns(pairs)
     except AbagError as error:

@@ -12,8 +12,7 @@ from heads import MODELS, read_labels
 from abag import plan
 from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES
-from abag.embed.encoders.weights import EncoderNotFound
+from abag.embed.encoders.registry import ALIASES, EncoderNotFound
 from abag.head.labels import labelled_pairs
 from abag.head.labels.values import read_affinities
 from abag.head.plan import FIT_S, GPUS, WITH_FEATURES, describe_plan, fit_time

@@ -43,7 +43,14 @@ from abag.embed.tables.chains import (
     parse_antibody,
 )
 from abag.embed.tables.chains import antigen as antigen_chains
-from abag.embed.tables.columns import LONGEST_NAME, ROLES, UNNAMED, MissingColumn, find_columns
+from abag.embed.tables.columns import (
+    LONGEST_NAME,
+    ROLES,
+    UNNAMED,
+    MissingColumn,
+    find_columns,
+    with_unit,
+)
 from abag.embed.tables.content import (
     SHORT,
     antigen_candidates,
@@ -274,7 +281,7 @@ class Layout:
             file, opened[number] = _open_file(part, name, options, reading, remembered, label)
             files.append(file)
         for role, column in options.columns.items():
-            is_present = any(column in file.names for file in files)
+            is_present = any(with_unit(column, file.names) in file.names for file in files)
             if not (is_one or options.matrix or is_present):
                 find_columns(files[0].names, {role: column}, files[0].source)  # raises
         canonical: dict[str, str] = {}  # the name of a role's column, of the first table with one
@@ -409,7 +416,8 @@ def _open_file(
     first = next(chunks)
     present = {*first.names}
     chosen = {}
-    for role, column in options.columns.items():
+    for role, given_name in options.columns.items():
+        column = with_unit(given_name, first.names)
         may_lack = role in of_run or (name is not None and not options.matrix)
         if not column or column in present or not may_lack:
             chosen[role] = column

@@ -42,7 +42,7 @@ from abag.head.labels.options import LabelOptions, SplitOptions, named_beside
 from abag.head.models.config import FitConfig
 from abag.head.predictor.predictor import Scorer
 from abag.head.predictor.scoring import load_predictor
-from abag.head.regimes.relations import PairGroups
+from abag.head.regimes.splits import PairGroups
 from abag.head.training.inputs import RunInputs, layout_of_run, vectors_of_pairs
 
 if TYPE_CHECKING:

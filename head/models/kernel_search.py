@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -32,6 +32,7 @@ from abag.core.cores import limit_blas, thread_pool
 from abag.core.messages import tell_share
 from abag.embed.tables.chains import KINDS, Kind
 from abag.head.models.kernels import (
+    BLOCK,
     GaussianProcess,
     KernelSide,
     PairKernel,
@@ -627,8 +628,11 @@ def fit_gaussian_process(
 
 def _fit(solver: SolvedKernels, chosen: Chosen, *, exact: bool) -> Solution:
     pairs = len(solver)
+    first_FC = None
     if exact:
         matrix = solver.matrix(chosen.kernel)
+        if pairs > VARIANCE_PAIRS:
+            first_FC = matrix[:, :VARIANCE_PAIRS].copy(order="C")  # the matrix is overwritten
         lower, weight = factorise(matrix, chosen.noise * solver.share, solver.target)
         root = np.zeros((0, 0))
         if pairs <= VARIANCE_PAIRS:
@@ -638,22 +642,35 @@ def _fit(solver: SolvedKernels, chosen: Chosen, *, exact: bool) -> Solution:
         fitted = _solve_inducing(solver, chosen, INDUCING_PAIRS)
     if pairs > VARIANCE_PAIRS:
         # a root of all pairs would cost a predictor F^2 numbers, and each prediction as many steps
-        return fitted._replace(root=_solve_inducing(solver, chosen, VARIANCE_PAIRS).root)
+        root = _solve_inducing(solver, chosen, VARIANCE_PAIRS, first_FC).root
+        return fitted._replace(root=root)
     return fitted
 
 
-def _solve_inducing(solver: SolvedKernels, chosen: Chosen, size: int) -> Solution:
-    """Fit with the first pairs as inducing points (subset of regressors)."""
+def _solve_inducing(
+    solver: SolvedKernels, chosen: Chosen, size: int, kernel_FC: Floats | None = None
+) -> Solution:
+    """Fit with the first pairs as inducing points (subset of regressors).
+
+    `kernel_FC` is the kernel of all pairs with these, if it is known.
+    """
     import torch
 
-    train = solver.train
     target = solver.target
-    inducing = train.select(slice(size))
-    lower, _ = factorise(inducing.matrix(chosen.kernel), JITTER, np.zeros(len(inducing)))
+    blocks: Iterable[tuple[slice, Floats]]
+    if kernel_FC is None:
+        inducing = solver.train.select(slice(size))
+        kernel_CC = inducing.matrix(chosen.kernel)
+        blocks = inducing.blocks(chosen.kernel, solver.train)
+    else:
+        kernel_CC = kernel_FC[:size].copy(order="F")
+        starts = range(0, len(kernel_FC), BLOCK)
+        blocks = ((slice(at, at + BLOCK), kernel_FC[at : at + BLOCK]) for at in starts)
+    lower, _ = factorise(kernel_CC, JITTER, np.zeros(len(kernel_CC)))
     squares_CC = np.zeros_like(lower)
     sums_C = np.zeros(len(lower))
     weight_F = 1 / np.sqrt(solver.share)
-    for rows, block_BC in inducing.blocks(chosen.kernel, train):
+    for rows, block_BC in blocks:
         feature_CB = solve_triangle(lower, block_BC.T) * weight_F[rows]
         squares_CC += feature_CB @ feature_CB.T  # one triangle is computed, as both are the same
         sums_C += feature_CB @ (weight_F[rows] * target[rows])

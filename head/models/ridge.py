@@ -252,7 +252,11 @@ def fit_linear(
 ) -> LinearModel:
     """Fit a ridge in which the vectors of some `kinds` have weights."""
     scalings, blocks = _blocks(training)
-    fit, features = fit_beside_features([blocks[kind] for kind in kinds], training)
+    best: RidgeFit | None = None
+    imputed = training.shared.get("imputed")
+    if kinds == KINDS and isinstance(imputed, ImputedRidge) and imputed.pkd is training.pairs.pkd:
+        best = imputed.fit
+    fit, features = fit_beside_features([blocks[kind] for kind in kinds], training, best)
     weights = dict(zip(kinds, fit.weights, strict=True))
     sides = {}
     for kind, scaling in scalings.items():
@@ -370,7 +374,17 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
         pkd[rows] = label
         if moved < close:
             break
+    if training.weight is None:  # the baseline, which would sum and reduce the rows again
+        training.shared["imputed"] = ImputedRidge(pkd, ridge.fit(pkd))
     return training
+
+
+class ImputedRidge(NamedTuple):
+    """Hold the ridge on the vectors of both sides, fitted to these labels."""
+
+    pkd: Floats
+    """Labels or expected labels of all pairs, (P,)."""
+    fit: RidgeFit
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Trees find which of many columns count, and what these do together, where a kernel takes all columns
 for alike. They read the residues of a side that consists of variants, as columns of 0 and 1, the
 shares of residues and the lengths of another, and the features of pairs. scikit-learn grows them;
-a model holds them as arrays, which predict without it.
+a model holds them as arrays, which predict without it. Where trees disagree, their mean is less
+sure.
 
 P pairs, F of them in training, C columns, T trees, N nodes of all trees.
 
@@ -14,7 +15,7 @@ Geurts, Ernst and Wehenkel, Extremely randomized trees, Machine Learning 63, 200
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from abag.embed.tables.chains import KINDS
 from abag.head.models.pair_vectors import (
     Arrays,
     FeatureScaling,
+    Index,
     PairModel,
     PairVectors,
     TrainingRows,
@@ -129,20 +131,31 @@ class Trees(PairModel):
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); ValueError if the pairs have another number of columns."""
+        return np.concatenate([np.zeros(0), *(leaf.mean(1) for leaf in self._leaves(vectors))])
+
+    def variance(self, vectors: PairVectors) -> Floats:
+        """Return the variance between trees, (P,) in pKd^2."""
+        return np.concatenate([np.zeros(0), *(leaf.var(1) for leaf in self._leaves(vectors))])
+
+    def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
+        """Return the variance between trees of each pair's difference from another, (P,)."""
+        leaf_PT = np.concatenate([*self._leaves(vectors)])
+        return np.asarray(np.var(leaf_PT - leaf_PT[other], axis=1))
+
+    def _leaves(self, vectors: PairVectors) -> Iterator[Floats]:
+        """Yield the leaves to which trees lead P pairs, (R, T) of some pairs after the others."""
         blocks = column_blocks(vectors, self.settings.sides, self.features)
         width = sum(block.table_NC.shape[1] for block in blocks)
         if width != self.settings.width:
             msg = f"trees of {self.settings.width} columns, and pairs of {width}"
             raise ValueError(msg)
         trees = len(self.root_T)
-        predicted_P = np.empty(len(vectors))
         step = max(1, min(MOST_WALKS // trees, MOST_VALUES // width))
         for at in range(0, len(vectors), step):
             rows = np.arange(at, min(at + step, len(vectors)))
             walk_W = np.arange(len(rows) * trees)
             leaf_W = self._walk(joined_columns(blocks, rows), walk_W, self.root_T[walk_W % trees])
-            predicted_P[rows] = leaf_W.reshape(-1, trees).mean(axis=1)
-        return predicted_P
+            yield leaf_W.reshape(-1, trees)
 
     def _walk(
         self,
@@ -155,20 +168,21 @@ class Trees(PairModel):
 
         The number of a walk, (W,), is that of its pair times that of trees, plus that of its tree.
         """
-        row_W = walk_W // len(self.root_T)
+        value = x_PC.reshape(-1)
+        first_W = walk_W // len(self.root_T) * x_PC.shape[1]
         node_W = start_W.copy()
         walking = np.arange(len(node_W))
-        while len(walking):
-            here = node_W[walking]
-            column = self.column_N[here]
+        while len(walking):  # by `take`, which is faster than an index
+            here = node_W.take(walking)
+            column = self.column_N.take(here)
             is_inside = column != LEAF
             if not is_inside.all():
                 walking, here, column = walking[is_inside], here[is_inside], column[is_inside]
             if passed is not None:
                 passed.append(_Passed(walk_W[walking], here, column))
-            is_left = x_PC[row_W[walking], column] <= self.number_N[here]
-            node_W[walking] = np.where(is_left, self.left_N[here], self.right_N[here])
-        return self.number_N[node_W]
+            is_left = value.take(first_W.take(walking) + column) <= self.number_N.take(here)
+            node_W[walking] = np.where(is_left, self.left_N.take(here), self.right_N.take(here))
+        return self.number_N.take(node_W)
 
     def exchange_losses(self, encoded: PairVectors, side: SideColumns) -> LossesOf:
         """Return a function of what predictions lose by exchanged letters of one side.
@@ -279,7 +293,8 @@ def joined_columns(blocks: Sequence[_Block], rows: Ints) -> Matrix:
 
 def fit_trees(training: TrainingRows) -> Trees:
     """Grow trees on training rows; they are the same on any number of cores."""
-    from sklearn.tree import ExtraTreeRegressor  # takes 0.6 s
+    from sklearn import config_context  # takes 0.6 s
+    from sklearn.tree import ExtraTreeRegressor
 
     vectors = training.vectors
     rows = training.rows
@@ -293,11 +308,13 @@ def fit_trees(training: TrainingRows) -> Trees:
     weight_F = training.weight
     tried = min(MOST_TRIED, -(-x_FC.shape[1] // 3))
     grown = []
-    for seed in np.random.default_rng([training.seed, GROWN]).integers(2**31, size=TREES):
-        tree = ExtraTreeRegressor(
-            min_samples_leaf=LEAST_LEAF, max_features=tried, random_state=int(seed)
-        )
-        grown.append(tree.fit(x_FC, y_F, weight_F, check_input=False).tree_)
+    seeds = np.random.default_rng([training.seed, GROWN]).integers(2**31, size=TREES)
+    with config_context(skip_parameter_validation=True):  # takes as long as growing 50 small trees
+        for seed in seeds.tolist():
+            tree = ExtraTreeRegressor(
+                min_samples_leaf=LEAST_LEAF, max_features=tried, random_state=seed
+            )
+            grown.append(tree.fit(x_FC, y_F, weight_F, check_input=False).tree_)
     size_T = np.array([tree.node_count for tree in grown])
     root_T = np.cumsum(size_T) - size_T
     first_N = np.repeat(root_T, size_T)

@@ -72,7 +72,8 @@ from abag.head.predictor.predictor import (
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.sides import LEAST_ROWS, KnownSequences, TrainedChains, standard_error
+from abag.head.regimes.sides import KnownSequences, TrainedChains
+from abag.head.regimes.splits import LEAST_ROWS, standard_error
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -62,8 +62,15 @@ from abag.head.models.config import FitConfig
 from abag.head.models.registry import MODELS, NETWORK
 from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
-from abag.head.regimes.sides import effective_number
-from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
+from abag.head.regimes.splits import (
+    KEYS,
+    TEST,
+    TRAIN,
+    Split,
+    effective_number,
+    pair_keys,
+    total_leaks,
+)
 from abag.head.runs.rounds import (
     COLUMN_NAMES,
     MEASURED,

@@ -42,14 +42,7 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_vectors import StoredVectors
-from abag.head.regimes.folds import (
-    MeasuredRegime,
-    RegimesOfTable,
-    all_pairs,
-    measure_regimes,
-    with_distances,
-)
-from abag.head.regimes.relations import PairGroups, with_clusters
+from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes, with_distances
 from abag.head.regimes.sides import Sides
 from abag.head.regimes.splits import (
     KEYS,
@@ -59,9 +52,12 @@ from abag.head.regimes.splits import (
     TRAIN,
     UNUSED,
     VALIDATION,
+    MeasuredRegime,
+    PairGroups,
     Split,
     describe_parts,
     pair_keys,
+    with_clusters,
     without_absent,
 )
 
@@ -114,25 +110,21 @@ def read_inputs(
     Of several encoders in the store, those of `run` are used, if it was started and none is given.
     Antibodies are cut to their variable domains if the store holds them so and not as given.
     """
-    reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
     decide = partial(decide_label, options=config)
-    table_layout = Layout.of(table, reading, rows=None, label=decide)
-    read = read_rows(table_layout)
+    table_layout = Layout.of(table, config, rows=None, label=decide)
+    read = read_rows(table_layout, refuse=False)
     opened = open_store(store)
     region = config.antibody_region
     if region == "as-given" and not _has_antibodies(opened, read):
-        cut = read_rows(table_layout.with_region("fv"))
+        cut = read_rows(table_layout.with_region("fv"), refuse=False)
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
             read = cut
             region = "fv"
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    pairs = label_pairs(
-        read,
-        refuse_sequences=config.bad_rows == "error",
-        folders=partial(first_folders, read, opened, config, before),
-    )
+    folders = partial(first_folders, read, opened, config, before)
+    pairs = label_pairs(read, folders=folders)
     report_counts(pairs)
     pairs = with_feature_columns(pairs)
     if config.no_antigen:
