@@ -310,6 +310,12 @@ class ClassLink:
         centre = latent - self.thresholds[-1]
         return np.asarray(ndtr(centre - half)), np.asarray(ndtr(centre + half))
 
+    def bend_at(self, expected: Floats) -> Floats:
+        """Return the slope of the bend, (P,), where pairs have these expected numbers."""
+        if not self.slope:
+            return np.ones(len(expected))
+        return self.bend.slope(self.bend.inverse(self.latent_of(expected) / self.slope))
+
     def deviation(self, expected: Floats, variance: Floats) -> Floats:
         """Return the standard deviation of `expected` that the models do not know, (P,).
 
@@ -317,8 +323,7 @@ class ClassLink:
         """
         latent = self.latent_of(expected)
         # shares of the variance of latent values and their noise together
-        bent = latent / self.slope if self.slope else np.zeros(len(latent))
-        unknown = variance * np.square(self.bend.slope(self.bend.inverse(bent)) / self.unit)
+        unknown = variance * np.square(self.bend_at(expected) / self.unit)
         noise = np.maximum(1 - self.told - unknown, LEAST_NOISE)
         known = np.sqrt(1 + unknown / noise)
         step = np.sqrt(unknown / noise)
