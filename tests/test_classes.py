@@ -955,7 +955,7 @@ def test_predictions_of_a_rare_class_between_the_classes_are_shares(share):
     predicted = low + true * (high - low)
     link = link_of(predicted, level, 2)
     expected = link.expected(link.latent(predicted))
-    assert np.square(expected - true).mean() < 0.06 * true.var()
+    assert np.square(expected - true).mean() < 0.1 * true.var()
 
 
 @given(st.floats(0.001, 0.999), st.floats(-3, 3))

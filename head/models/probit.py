@@ -62,6 +62,9 @@ LEAST_NOISE = 0.2
 CROSS_VALIDATED = 4.0
 """Factor of the variance of slope and thresholds: each held-out pair is in training elsewhere, and
 the models of all pairs are others than those of the folds (benchmarks/bench_binary.py)."""
+ROUNDED = 2.0
+"""How widely shares of the highest class are rounded off toward 0, in units of its usual share, and
+toward 1; the larger, the straighter is the link (benchmarks/bench_trees.py)."""
 FAR = 0.5
 """What is left of the distance from the frequencies of the classes where a regime was not measured:
 as if errors were as large as all that models tell apart."""
@@ -124,7 +127,7 @@ class Bend:
     A prediction between the latent values of the lowest and the highest class says which share of
     such pairs is of the highest. Where that is rare, a prediction in the middle says one half, and
     a line that is right near the usual share would say nearly all (benchmarks/bench_binary.py).
-    Shares below 0 and above 1 are rounded off, as widely as the usual share is away from these.
+    Shares below 0 and above 1 are rounded off.
     """
 
     low: float
@@ -141,13 +144,13 @@ class Bend:
     def unit(self) -> float:
         """Return by how much a prediction changes per normal quantile of the share, near 0."""
         density = float(_density(ndtri(np.array([self.usual])))[0])
-        return float(np.sqrt(2.0)) * density * (self.high - self.low)
+        return float(np.hypot(1.0, ROUNDED)) * density * (self.high - self.low)
 
     def of(self, mixed: Floats) -> Floats:
         """Return the bent predictions, (P,): ascending, and near 0 as they are."""
         share = (mixed - self.low) / (self.high - self.low)
-        above = _rounded(share, self.usual)
-        below = _rounded(1 - share, 1 - self.usual)
+        above = _rounded(share, ROUNDED * self.usual)
+        below = _rounded(1 - share, ROUNDED * (1 - self.usual))
         is_rare = above < below
         quantile = ndtri(np.where(is_rare, above, below) / (above + below))
         quantile = np.where(is_rare, quantile, -quantile)
@@ -161,9 +164,10 @@ class Bend:
     def slope(self, mixed: Floats) -> Floats:
         """Return the derivatives of the bent predictions, (P,)."""
         share = (mixed - self.low) / (self.high - self.low)
-        above, below = _rounded(share, self.usual), _rounded(1 - share, 1 - self.usual)
+        widths = ROUNDED * self.usual, ROUNDED * (1 - self.usual)
+        above, below = _rounded(share, widths[0]), _rounded(1 - share, widths[1])
         # those of the logarithm of (x + root) / 2 are 1 / root
-        by_share = 1 / np.hypot(share, self.usual) + 1 / np.hypot(1 - share, 1 - self.usual)
+        by_share = 1 / np.hypot(share, widths[0]) + 1 / np.hypot(1 - share, widths[1])
         by_share *= above * below / np.square(above + below)
         density = _density(ndtri(self.usual) + self.of(mixed) / self.unit)
         return np.asarray(self.unit * by_share / density / (self.high - self.low))
