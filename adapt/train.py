@@ -55,7 +55,7 @@ from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
 from abag.head.labels.options import LabelOptions
 from abag.head.models.network import one_sided_errors
-from abag.head.models.probit import latent_pairs
+from abag.head.models.probit import latent_labels
 from abag.head.regimes.splits import (
     KEYS,
     REGIMES,
@@ -341,7 +341,7 @@ class AdapterTraining(ResumableTraining):
         self.plan = plan
         self.config = config
         training_labels(pairs, assignment.adapter)  # raises for one class, which has no values
-        pairs = latent_pairs(pairs, assignment.adapter)
+        pairs = replace(pairs, pkd=latent_labels(pairs, assignment.adapter).pkd)
         labels = training_labels(pairs, assignment.adapter)
         self.pairs = pairs
         self.mean = float(labels.mean())

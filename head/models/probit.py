@@ -27,13 +27,13 @@ from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, weights_of
+from abag.head.models.pair_vectors import Labels
 from abag.head.regimes.splits import effective_groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.models.pair_vectors import TrainingRows
 
 
 LEAST_SHARE = 1e-6
@@ -97,26 +97,23 @@ def _density(x: Floats) -> Floats:
     return np.asarray(np.exp(-np.square(x) / 2) / np.sqrt(2 * np.pi))
 
 
-def latent_labels(training: TrainingRows) -> TrainingRows:
-    """Replace the classes of training rows by what is expected of their latent values.
+def latent_labels(pairs: LabelledPairs, rows: Ints) -> Labels:
+    """Return the labels of all P pairs, of classes what is expected of their latent values.
 
-    Measurements stay as they are.
+    The frequencies of the classes are those of the rows to learn from, (R,). Measurements stay as
+    they are.
     """
-    pairs = latent_pairs(training.pairs, training.rows, training.weight)
-    return replace(training, pairs=pairs)
-
-
-def latent_pairs(pairs: LabelledPairs, rows: Ints, weight: Floats | None = None) -> LabelledPairs:
-    """Replace the classes of all P pairs by what is expected of their latent values.
-
-    The frequencies of the classes are those of some rows, (R,), of which each counts by its
-    `weight`, (R,). Measurements stay as they are.
-    """
-    classes = len(pairs.quantity.classes)
-    if not classes:
-        return pairs
-    values = expected_latent(class_thresholds(pairs.pkd[rows], classes, weight))
-    return replace(pairs, pkd=values[pairs.pkd.astype(np.int64)])
+    pkd = pairs.pkd
+    if classes := len(pairs.quantity.classes):
+        thresholds = class_thresholds(pkd[rows], classes, weights_of(pairs.share, rows))
+        pkd = expected_latent(thresholds)[pkd.astype(np.int64)]
+    return Labels(
+        pkd=pkd,
+        censored=pairs.censored,
+        measurements=pairs.measurements,
+        share=pairs.share,
+        quantity=pairs.quantity,
+    )
 
 
 @dataclass(frozen=True, slots=True)
