@@ -443,7 +443,7 @@ _STORE_ARGUMENT = click.argument("store", type=_PATH)
 
 
 def _is_damaged(summary: Mapping[str, Any]) -> bool:
-    return any(part["damaged"] for part in (summary, *summary["encoders"]))
+    return any(part["damaged"] for part in (summary, *summary.get("encoders", ())))
 
 
 @_passes_on("info", group=store_group, is_problem=_is_damaged)
@@ -481,11 +481,13 @@ def store_verify(store: Path, as_json: bool) -> None:
     sys.exit(1 if problems else 0)
 
 
-@_passes_on("merge", group=store_group)
+@_passes_on("merge", group=store_group, is_problem=_is_damaged)
 @click.argument("sources", type=_PATH, nargs=-1, required=True)
 @_out("--out", "Store to add to; created if missing.")
 def store_merge() -> None:
     """Add the shards of several stores to one. Each is checked; duplicates are counted.
+
+    Damaged shards are left out: exits with 1 if there are any, and the others are in the store.
 
     \b
     Example:
@@ -493,7 +495,7 @@ def store_merge() -> None:
     """
 
 
-@_passes_on("push", group=store_group)
+@_passes_on("push", group=store_group, is_problem=_is_damaged)
 @_STORE_ARGUMENT
 @click.argument("address")
 @click.option(
@@ -504,6 +506,7 @@ def store_push() -> None:
 
     ADDRESS is hf://datasets/user/name; others need not encode the same sequences again. Only shards
     that the hub lacks are sent; run it again to continue. Push only vectors of public sequences.
+    Damaged shards are left out: exits with 1 if there are any, and the others are sent.
 
     \b
     Example:

@@ -39,7 +39,7 @@ from abag.core.files import (
     write_text,
 )
 from abag.core.messages import counted, say
-from abag.core.options import why_mistyped
+from abag.core.options import schema, why_mistyped
 from abag.embed.encoders.identity import identify
 from abag.embed.encoders.weights import ADAPTER_FORMAT, read_adapter_files
 from abag.embed.store.shard import (
@@ -50,8 +50,10 @@ from abag.embed.store.shard import (
     adapter_digest,
 )
 from abag.embed.tables.chains import KINDS
+from abag.embed.tables.options import ReferenceOptions, TableOptions
 from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
+from abag.head.labels.options import LabelOptions
 from abag.head.models.network import one_sided_errors
 from abag.head.models.probit import latent_pairs
 from abag.head.regimes.splits import (
@@ -65,7 +67,7 @@ from abag.head.regimes.splits import (
     read_splits,
     split_frame,
 )
-from abag.head.runs.run_folder import read_run
+from abag.head.runs.run_folder import SavedRun, read_run
 from abag.head.training.networks import ResumableTraining, TrainingProgress, training_digest
 from abag.head.training.stack import cosine_rates
 from abag.head.training.tasks import Stage, Task, digest, run_tasks
@@ -85,6 +87,15 @@ BUCKET_BATCHES = 16
 """Batches whose pairs are sorted by length together."""
 MAX_SHARES = 20
 """Parts into which the training groups are divided between adapter and head."""
+OF_LAYOUT = frozenset(
+    {
+        "label",
+        "no_binding",
+        "no_binding_empty",
+        *(option.name for option in schema(ReferenceOptions)),
+    }
+)
+"""Options that the layout of a run has in its own way."""
 SAME_LABEL = 1e-3
 """Difference up to which two readings of a label are the same."""
 ORDER = 0
@@ -170,8 +181,8 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
         raise OptionError(msg)
     file = path / "splits.parquet" if path.is_dir() else path
     splits = read_splits(file, pairs)
-    if (path / "pairs.parquet").is_file():
-        _refuse_other_labels(path, pairs)
+    if (saved := _run_of_split(path)) is not None:
+        _refuse_other_labels(saved, pairs)
     if config.fold is None and len(splits) == 1:
         return splits[0]
     if config.fold is None or not 0 <= config.fold < len(splits):
@@ -184,11 +195,36 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     return splits[config.fold]
 
 
-def _refuse_other_labels(run: Path, pairs: LabelledPairs) -> None:
+def _run_of_split(path: Path) -> SavedRun | None:
+    """Read the run that a split is of; None for a file."""
+    return read_run(path) if (path / "pairs.parquet").is_file() else None
+
+
+def _read_as_in(saved: SavedRun, config: AdaptConfig) -> AdaptConfig:
+    """Return options of reading with those of a run in place of those that were not given.
+
+    What is not among these, its layout has. What is given and differs is reported.
+    """
+    of_run = {}
+    for option in (*schema(LabelOptions), *schema(TableOptions)):
+        name = option.name
+        if name in OF_LAYOUT:
+            continue
+        before = option.parse(saved.config[name])
+        given = getattr(config, name)
+        if given == option.default:
+            of_run[name] = before
+        elif given != before:
+            say(f"{saved.run}: {option.flag} was {before}; {given} is used")
+    return replace(config, **of_run)
+
+
+def _refuse_other_labels(saved: SavedRun, pairs: LabelledPairs) -> None:
     """Refuse labels that are read in another way than the run has read them."""
+    run = saved.run
     # a pair may be several rows, here and in the run: a label is one of them
     labels = pair_keys(pairs).assign(pair=np.arange(len(pairs)), read=pairs.pkd)
-    compared = labels.merge(read_run(run).frame[[*KEYS, "pkd"]], "left", on=KEYS)
+    compared = labels.merge(saved.frame[[*KEYS, "pkd"]], "left", on=KEYS)
     is_equal = (compared["read"] - compared["pkd"]).abs() <= SAME_LABEL
     differs = ~is_equal.groupby(compared["pair"]).any().to_numpy()
     if differs.any():
@@ -512,16 +548,20 @@ def adapt_encoders(
     config = AdaptConfig.from_keywords({**options, "split_from": split_from}, "adapt")
     out = Path(out)
     import_peft()
+    saved = _run_of_split(Path(split_from))
+    if saved is not None:
+        config = _read_as_in(saved, config)
     if config.no_antigen:
+        of_run = "" if saved is None else f", and not on a run of antibodies alone, as {saved.run}"
         msg = (
-            "--no-antigen: abag adapt trains on pairs of an antibody and an antigen; expected an "
-            "antigen column or --antigen SEQ. Leave it out."
+            f"--no-antigen: abag adapt trains on pairs of an antibody and an antigen{of_run}; "
+            "expected an antigen column or --antigen SEQ. Leave it out."
         )
         raise OptionError(msg)
     plan = plan_device(config.device, config.precision)
     if plan.precision == "fp16":  # whose gradients would need loss scaling
         plan = plan_device(config.device, "fp32")
-    pairs = read_labelled_pairs(table, config, config)
+    pairs = read_labelled_pairs(table, config, config, None if saved is None else saved.layout)
     say(pairs.reading.line)
     pairs.report_problems()
     assignment = assign_pairs(pairs, config)

@@ -39,8 +39,7 @@ from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
 from abag.head.regimes import splits as regimes
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.relations import PairGroups
-from abag.head.regimes.splits import split_frame
+from abag.head.regimes.splits import PairGroups, split_frame
 
 METRICS = ("spearman_within_antigen", "spearman", "rmse")
 MODELS = ("head", "ridge")

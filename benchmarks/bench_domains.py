@@ -130,7 +130,7 @@ def main(path: str) -> None:
     if read_table(path).has("antibody"):
         cross_check(path)
         return
-    table = read_pairs(path)
+    table = read_pairs(path, kinds=("antibody",))
     pairs = [pair for pair in table.antibodies.chains if all(pair)]
     print(
         f"{table.source}: {len(pairs)} unique pairs; Python {platform.python_version()}, ", end=""

@@ -29,7 +29,7 @@ from abag.embed.tables.options import TableOptions
 from abag.head.demo import demo_table
 from abag.head.labels.labelled_pairs import read_labelled_pairs
 from abag.head.labels.options import LabelOptions, SplitOptions
-from abag.head.regimes.relations import PairGroups
+from abag.head.regimes.splits import PairGroups
 
 COVERED = float(ndtri(0.95))
 HEAD = (

@@ -187,7 +187,7 @@ def as_used(error_RK, group, mean):
 
 def before(error_RK, group, mean):
     """Pull toward the best part, or toward the mean if that is as good within a standard error."""
-    from abag.head.regimes.sides import standard_error
+    from abag.head.regimes.splits import standard_error
 
     square_RK = np.square(error_RK)
     best = int(square_RK.mean(axis=0).argmin())
@@ -198,7 +198,7 @@ def before(error_RK, group, mean):
 
 def solve(error_RK, group, expected_K, prior):
     """Minimise the squared error plus the pull toward expected weights."""
-    from abag.head.regimes.sides import effective_groups
+    from abag.head.regimes.splits import effective_groups
 
     square = np.square(error_RK).mean(axis=0).min()
     root_KK = np.linalg.qr(error_RK, mode="r") / np.sqrt(len(error_RK))

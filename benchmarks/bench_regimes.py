@@ -37,8 +37,7 @@ from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.predictor.parts import Parts, RunParts, fit_fold, inner_folds
 from abag.head.predictor.weigh import weigh_run
 from abag.head.regimes.folds import RegimesOfTable, all_pairs
-from abag.head.regimes.relations import PairGroups
-from abag.head.regimes.splits import learned_rows
+from abag.head.regimes.splits import PairGroups, learned_rows
 
 LETTERS = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
 NOISE = 0.5
@@ -253,9 +252,10 @@ def measure(table, config, seed=0):
             new = PairVectors({"antibody": antibodies, "antigen": antigens})
             predictions = parts.predict(new, parts.models)
             pkd = weighed.mixture.pkd(predictions)
+            _, variances = parts.predict_with_variance(new, ())
             return (
                 pkd,
-                weighed.mixture.sigma(pkd, parts.predict_with_variance(new, ())[1]),
+                weighed.mixture.sigma(pkd, weighed.mixture.variance(variances, len(new))),
                 predictions,
             )
 

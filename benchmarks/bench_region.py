@@ -37,8 +37,7 @@ from abag.head.models.pair_vectors import PairVectors, SideVectors, TrainingRows
 from abag.head.models.registry import MODELS
 from abag.head.predictor.parts import inner_folds
 from abag.head.regimes.folds import RegimesOfTable, measure_regimes
-from abag.head.regimes.relations import PairGroups
-from abag.head.regimes.splits import TEST, TRAIN
+from abag.head.regimes.splits import TEST, TRAIN, PairGroups
 
 CH1 = (
     "ASTKGPSVFPLAPSSKSTSGGTAALGCLVKDYFPEPVTVSWNSGALTSGVHTFPAVLQSSGLYSLSSVVTVPSSSLGTQTYICNVNHKPSNTKVDK"

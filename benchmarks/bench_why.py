@@ -35,8 +35,7 @@ from abag.head.models.pair_vectors import PairVectors, Standardizer, TrainingRow
 from abag.head.models.ridge import FeatureBlock, Ridge
 from abag.head.predictor.parts import BaselineInputs, inner_folds
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.relations import PairGroups
-from abag.head.regimes.splits import TEST, TRAIN
+from abag.head.regimes.splits import TEST, TRAIN, PairGroups
 
 FOLDS = 5
 FLOOR_SHARE = 0.366

@@ -80,7 +80,8 @@ def replacing(path: Path) -> Iterator[Path]:
         mode = partial.stat().st_mode
         yield partial
         if partial.stat().st_mode != mode:  # safetensors makes its files private
-            partial.chmod(stat.S_IMODE(mode))
+            with suppress(OSError):  # a mounted drive may not know modes
+                partial.chmod(stat.S_IMODE(mode))
         _sync(partial)
         partial.replace(path)
     except BaseException as error:

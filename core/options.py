@@ -69,6 +69,10 @@ class Mistyped(TypeError):
     """A value is not of its type; the text says which, and what was expected."""
 
 
+MAY_LACK: Mapping[str, bool] = {"may_lack": True}
+"""Metadata of a dataclass field, with a default, that records of earlier versions do not have."""
+
+
 def parse(
     kind: Any,  # noqa: ANN401 - any type
     value: Any,  # noqa: ANN401 - any value
@@ -83,7 +87,8 @@ def parse(
     kind : type
         A plain type, dataclass, `TypedDict` or type of `typing`. Items of a tuple are of one type.
     value : object
-        An object of JSON has exactly the names of a dataclass; it may have more than a `TypedDict`.
+        An object of JSON has exactly the names of a dataclass, but those that it `MAY_LACK`; it may
+        have more than a `TypedDict`.
     where : str
         Name of the value in messages.
     most : float
@@ -153,9 +158,12 @@ def alternatives(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any type
 def _check_names(kind: type, value: Mapping[str, object], where: str) -> None:
     """Refuse an object that lacks members of a class, or has others than a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
-    if is_dataclass(kind) and value.keys() != hints.keys():
-        msg = f"{where} has {', '.join(map(str, value))}; expected {', '.join(hints)}"
-        raise Mistyped(msg)
+    if is_dataclass(kind):
+        may_lack = {member.name for member in fields(kind) if "may_lack" in member.metadata}
+        if value.keys() | may_lack != hints.keys():
+            msg = f"{where} has {', '.join(map(str, value))}; expected {', '.join(hints)}"
+            raise Mistyped(msg)
+        return
     for name, hint in sorted(hints.items()):
         if name not in value and get_origin(hint) is not NotRequired:
             msg = f"{name} is missing"

@@ -33,8 +33,8 @@ from abag.embed.encoders.family import Backend
 from abag.embed.encoders.identity import Identity, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES, download_command, hub_source
-from abag.embed.encoders.weights import EncoderCheckpoint, EncoderNotFound
+from abag.embed.encoders.registry import ALIASES, EncoderNotFound, download_command, hub_source
+from abag.embed.encoders.weights import EncoderCheckpoint
 from abag.embed.kernels.attention import kernel_problems, triton_problem
 from abag.embed.store.shard import is_unmounted_drive
 from abag.embed.store.store import open_store

@@ -22,7 +22,7 @@ from abag.core.errors import EncoderError, WorkerError
 from abag.core.files import refuse_read_only, sweep_partials
 from abag.core.messages import bar, detail, reporting, say
 from abag.core.options import EncoderOptions
-from abag.embed.encoders.weights import EncoderNotFound
+from abag.embed.encoders.registry import EncoderNotFound
 from abag.embed.job import KindJob, Rank, check_layers, identify_for, note_licences, rank_here
 from abag.embed.options import EmbedOptions
 from abag.embed.store.store import EncoderFolder, Store, open_store

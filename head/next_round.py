@@ -132,14 +132,13 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
         no_binding=saved.config["no_binding"],
         no_binding_empty=saved.config["no_binding_empty"],
     )
-    antigen, parent = new.table.files[0].references.constants()
-    constants = (antigen or before.antigen, parent or before.parent)
+    references = new.table.files[0].references
     found = {column.role: column.name for column in before.columns}
     return RunInputs(
         pairs,
         opened,
         vectors_of_pairs(pairs, opened, remembered, saved.config),
-        layout_of_run(remembered, pairs, found, constants),
+        layout_of_run(remembered, pairs, found, references, before),
         remembered,
         history=history,
     )
@@ -247,10 +246,10 @@ def _read_results(
 
     `named` are the features, categories, errors and weights that it has to have.
     """
-    reading = replace(config, add=None, bad_rows="skip")
+    reading = replace(config, add=None)
     decide = partial(_label_of_results, config=config, saved=saved, given=given, named=named)
-    read = read_pairs(table, reading, remembered=saved.layout, label=decide)
-    pairs = label_pairs(read, refuse_sequences=config.bad_rows == "error")
+    read = read_pairs(table, reading, remembered=saved.layout, label=decide, refuse=False)
+    pairs = label_pairs(read)
     if config.skipped is not None:
         pairs.table.skipped.write(Path(config.skipped))
     pairs.table.report_notes()

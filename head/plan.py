@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -77,7 +77,7 @@ class Plan(TypedDict):
     notes: list[str]
     """What was done to the sequences."""
     labels: dict[str, Any] | None
-    """None without a label column."""
+    """None without a label column, and where ``fit`` would refuse one of its cells."""
     columns: str
     """Which column plays which role."""
     beside: list[str]
@@ -111,7 +111,7 @@ def plan(
     """
     chosen = PlanOptions.from_keywords(options, "plan")
     decide = partial(decide_label, options=chosen)
-    read = read_pairs(table, replace(chosen, bad_rows="skip"), label=decide)
+    read = read_pairs(table, chosen, label=decide, refuse=False)
     label = None
     sense = ""
     problems = list[str]()
@@ -121,7 +121,7 @@ def plan(
         sense = label.reading.line
         problems = [*label.reading.problems]
         what = label.reading.quantity
-    pairs, refused, beside = _read_columns(read, chosen, label)
+    pairs, refused, beside = _read_columns(read, label)
     labels = None if pairs is None else summarize_labels(pairs)
     if refused:
         problems.append(refused)
@@ -193,20 +193,21 @@ def _plan_sequences(sequences: UniqueSequences, encoder: str) -> dict[str, Any]:
 
 
 def _read_columns(
-    table: SequenceTable, options: PlanOptions, label: ReadLabel | None
+    table: SequenceTable, label: ReadLabel | None
 ) -> tuple[LabelledPairs | None, str, list[str]]:
     """Read the columns of labels, and those beside them, as `fit` would.
 
-    Returns the pairs (None if `fit` would refuse the table, or there are no labels), why it would
-    refuse it, and what is said of features, errors and weights.
+    Returns the pairs (None if there are no labels, or `fit` would refuse some), why it would refuse
+    the table, and what is said of features, errors and weights.
     """
+    pairs = None
     columns = columns_beside(table)
     in_table = [column for column in columns if not column.in_store]
     beside = list[str]()
-    strict = options.bad_rows == "error" and bool(table.skipped.bad)
+    strict = table.refuses_bad_rows and bool(table.skipped.bad)
     try:
         with reporting(beside.append):
-            pairs = label_pairs(table, refuse_sequences=strict, beside=in_table, label=label)
+            pairs = label_pairs(table, beside=in_table, label=label)
             training_labels(pairs, np.arange(len(pairs)))
             pairs = with_feature_columns(pairs)
     except AbagError as error:
@@ -215,7 +216,7 @@ def _read_columns(
         if strict:
             refusal = table.skipped.refusal(table.source, kept=len(table.frame))
             raise (refusal if isinstance(error, MissingColumn) else error) from None
-        return None, "" if no_label else str(error), []
+        return pairs, "" if no_label else str(error), []
     of_store = [column.name for column in columns if column.in_store]
     if of_store:
         beside.append(

@@ -37,7 +37,7 @@ def prepare_fit(table: TableLike, config: FitConfig) -> None:
     """Compute the clusters and the numbering of a table, and leave them in the caches."""
     from abag.embed.tables.numbering import number_antibodies
     from abag.head.labels.labelled_pairs import read_labelled_pairs
-    from abag.head.regimes.relations import PairGroups
+    from abag.head.regimes.splits import PairGroups
 
     pairs = read_labelled_pairs(table, config, config)
     PairGroups(pairs, config).levels()

@@ -26,6 +26,7 @@ from abag.core.hub import (
     HubAddress,
     Repository,
     is_hub_address,
+    names_folder,
     parse_address,
 )
 from abag.core.messages import say
@@ -247,7 +248,7 @@ def _card(
         return text.encode()
     base = []
     for encoder in (*predictor.antibody.encoders, *predictor.antigen.encoders):
-        if public_origin(encoder.origin) == encoder.origin:  # not a folder of this machine
+        if not names_folder(encoder.origin):
             base.append(hub_source(encoder.origin).name)
     about: dict[str, object] = {"license": licence or "other"}
     if licence is None:

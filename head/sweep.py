@@ -66,8 +66,7 @@ from abag.head.models.ridge import impute_censored
 from abag.head.predictor.options import CHOSEN_BY_SWEEP, SweepOptions
 from abag.head.predictor.parts import inner_folds
 from abag.head.regimes.folds import make_splits, strictest_split
-from abag.head.regimes.relations import PairGroups
-from abag.head.regimes.splits import Split, grouped_folds, learned_rows, split_frame
+from abag.head.regimes.splits import PairGroups, Split, grouped_folds, learned_rows, split_frame
 from abag.head.runs.run_folder import described, read_config
 from abag.head.training.inputs import describe_inputs, read_inputs, read_vectors
 from abag.head.training.networks import matrix_threads, torch_settings
@@ -681,6 +680,8 @@ def _define_search(
     classes = pairs.quantity.classes
     if classes:
         record["objective"] = objective
+    if objective != LOG_LOSS and find_metric(objective).of_levelled_folds:
+        record["folds_scored"] = "together"  # the first sweeps have a mean of folds instead
     poolings: dict[Kind, tuple[str, ...]] = {}
     for kind, vectors in inputs.vectors.items():
         is_fixed = getattr(config, f"{kind}_vectors") is not None

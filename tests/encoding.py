@@ -13,8 +13,8 @@ from abag.embed.encoders.families import FAMILIES, family_of
 from abag.embed.encoders.identity import identify, vocabulary_of
 from abag.embed.encoders.loading import load_encoder
 from abag.embed.encoders.packing import LayerPooling, TokenSpan, pack_spans, pool_tokens
-from abag.embed.encoders.registry import ALIASES
-from abag.embed.encoders.weights import EncoderNotFound, weights_digest
+from abag.embed.encoders.registry import ALIASES, EncoderNotFound
+from abag.embed.encoders.weights import weights_digest
 
 __all__ = [
     "ALIASES",

@@ -21,8 +21,7 @@ from abag.head.models.pair_vectors import DoesNotApply, PairVectors, Standardize
 from abag.head.models.registry import MODELS
 from abag.head.predictor.folder import record_digest
 from abag.head.predictor.parts import BASELINES, inner_folds
-from abag.head.regimes.relations import with_clusters
-from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split
+from abag.head.regimes.splits import TEST, TRAIN, UNUSED, VALIDATION, Split, with_clusters
 
 __all__ = [
     "BASELINES",

@@ -281,18 +281,19 @@ def fasta_rows(text, alone=False):
     roles = set()
     roles_of_name = {}
     chains = {}
-    for record in records:
-        title, _, chain = record.partition("\n")
-        name = (title.split() or [""])[0]
-        chain = "".join(map(str.strip, chain.split("\n")))
+    titles = [" ".join(record.partition("\n")[0].split()) for record in records]
+    names = [title.partition(" ")[0] for title in titles]
+    are_distinct = len({*titles}) == len(titles) and not any(map(role_at_end, names))
+    for record, name in zip(records, titles if are_distinct else names, strict=True):
+        chain = record.partition("\n")[2]
+        chain = "".join(chain.split())
         if not chain or chain in STR_NA_VALUES:
             return None
-        at = max(name.rfind(mark) for mark in "_-|.:/")
-        role = ROLES.get(name[at + 1 :].lower()) if at > 0 else None
+        stem, role = role_at_end(name) or (name, None)
         if role:
-            roles_of_name.setdefault(name[:at], set()).add(role)
+            roles_of_name.setdefault(stem, set()).add(role)
         chains.setdefault(name, []).append(chain)
-        row = rows.setdefault(name[:at] if role else name, {})
+        row = rows.setdefault(stem, {})
         if (role or "") in row:
             row["twice"] = ""
         row[role or ""] = chain
@@ -306,6 +307,13 @@ def fasta_rows(text, alone=False):
     if None in roles:  # each record is an antibody
         return [strands(row[""]) for row in rows.values()] if roles == {None} else None
     return [{role: row.get(role, "") for role in roles} for row in rows.values()]
+
+
+def role_at_end(name):
+    """Return what a name of a record is before its role, with the role, or None."""
+    stem, mark, end = re.fullmatch(r"(?s)(.*?)([_\-|.:/]*)([^_\-|.:/]*)", name).groups()
+    role = ROLES.get(end.lower()) if stem and mark else None
+    return (stem, role) if role else None
 
 
 def strands(antibody):
@@ -326,7 +334,8 @@ def airr_rows(rows):
     for at, row in enumerate(rows):
         aligned = re.sub(r"[.-]", "", row.get("sequence_alignment_aa") or "")
         chain = aligned or re.sub(r"[.-]", "", row.get("sequence_aa") or "")
-        locus = (row["locus"] or (row.get("v_call") or "").removesuffix("V1")).upper()
+        call = re.search("IG[HKL]", (row.get("v_call") or "").upper())
+        locus = (row["locus"] or (call.group() if call else "")).upper()
         role = LOCI.get(locus)
         cell = cells.setdefault(row.get("cell_id") or at, {})
         others = {n: v for n, v in row.items() if n not in AIRR_NAMES}
@@ -360,18 +369,22 @@ def residues(text):
 
 
 def may_be_names(rows):
-    """Tell whether a column of short texts may be one of names: one is no chain, or a letter."""
+    """Tell whether a column of short texts may be one of names: one is no chain, or too short."""
     columns = [[row.get(role) or "" for row in rows] for role in ("heavy", "light", "antigen")]
     is_odd = any(None in expected(row)[:2] for row in rows)
-    is_odd |= any(len(text) == 1 for texts in columns for text in texts)
+    is_odd |= any(0 < len(text) < 3 for texts in columns for text in texts)
     return is_odd and any(
         max(map(len, filter(residues, texts)), default=1) < 40 for texts in columns
     )
 
 
 def with_points(rows):
-    """Return rows whose labels have points for commas, or nothing, where all of them tell it."""
-    labels = [str(row.get("pKd") or "").strip(" <>") for row in rows]
+    """Return rows whose labels have points for commas, or nothing, where all of them tell it.
+
+    A row whose sequences are not valid tells nothing.
+    """
+    usable = [row for row in rows if None not in expected(row)[:2]]
+    labels = [str(row.get("pKd") or "").strip(" <>") for row in usable]
     marked = [label for label in labels if "," in label or label.count(".") > 1]
     german = [re.fullmatch(r"\d+,\d+(e-?\d+)?|\d{1,3}(\.\d{3})+(,\d+)?", label) for label in marked]
     english = [re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+(\.\d+)?", label) for label in marked]

@@ -3,9 +3,6 @@
 Options are keyword arguments, as in the public functions.
 """
 
-from dataclasses import replace
-from functools import partial
-
 import abag
 from abag.embed.tables.chains import KINDS
 from abag.embed.tables.formats import CHUNK_ROWS, FORMATS
@@ -13,10 +10,9 @@ from abag.embed.tables.layout import Layout
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import check_chunks, read_pairs
 from abag.head.demo import demo_table
-from abag.head.labels.column import decide_label
-from abag.head.labels.labelled_pairs import label_pairs, with_feature_columns
+from abag.head.labels.labelled_pairs import read_labelled_pairs, with_feature_columns
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.relations import PairGroups
+from abag.head.regimes.splits import PairGroups
 
 __all__ = [
     "FORMATS",
@@ -61,10 +57,7 @@ def read_table(table, **options):
 def read_labels(table, **options):
     """Return the labelled pairs of a table; `abag.dataset` has them too, but needs a store."""
     chosen = abag.PlanOptions(**options)
-    decide = partial(decide_label, options=chosen)
-    read = read_pairs(table, replace(chosen, bad_rows="skip", skipped=None), label=decide)
-    is_strict = chosen.bad_rows == "error"
-    return with_feature_columns(label_pairs(read, refuse_sequences=is_strict))
+    return with_feature_columns(read_labelled_pairs(table, chosen, chosen))
 
 
 def groups_of(pairs, **options):

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from invoke import run
 from reading import read_labels
+from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import (
@@ -32,12 +33,17 @@ from abag import (
 )
 from abag.adapt.model import AdaptationModel, encode_frozen
 from abag.adapt.train import AdapterTraining, assign_pairs, batch_pairs
+from abag.core.options import schema
 from abag.embed.encoders.packed import PackedEncoder
+from abag.embed.tables.options import TableOptions
 from abag.head.models.probit import latent_pairs
 from abag.head.regimes.splits import TRAIN
 from abag.head.training.tasks import load
 
 SMALL = {**TINY, "epochs": 2, "batch_size": 8, "device": "cpu"}
+COMPOSITION = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+TABLE_OPTIONS = {option.name for option in schema(TableOptions)}
+RBD = "NITNLCPFGEVFNATRFASVYAWNRKRISNCVADYSVLYNSASFSTFKCYG"
 
 
 def make_table(rows=48):
@@ -296,6 +302,78 @@ def test_a_missing_peft_error_names_the_extra(given_split, tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(MissingPackage, match="pip install peft"):
         adapt_encoders(table, tmp_path / "a", split_from=split, **SMALL)
+
+
+def written_as_values(frame):
+    """Return a table without antigens, whose positive labels of no known unit span decades."""
+    return frame.assign(signal=10 ** frame["pKd"]).drop(columns=["pKd", "antigen"])
+
+
+def written_as_mutations(frame):
+    """Return single mutants of one antibody, from residue 1000, under a name that says nothing."""
+    places = [(at, new) for at in range(30, 54) for new in "AW" if HEAVY[at] != new]
+    change = [f"H:{HEAVY[at]}{at + 1000}{new}" for at, new in places]
+    return pd.DataFrame({"change": change, "pKd": frame["pKd"].head(len(change))})
+
+
+def written_as_matrix(frame):
+    """Return a row per antibody and a column per antigen."""
+    cells = pd.DataFrame(
+        np.random.default_rng(0).uniform(5, 9, (8, 6)), columns=frame["antigen"].unique()[:6]
+    )
+    return cells.assign(heavy=frame["heavy"].head(8))
+
+
+OF_PARENT = {
+    "parent": f"{HEAVY}|{LIGHT}", "first_residue": 1000, "columns": {"mutations": "change"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("write", "options"), [
+    (
+        lambda frame: frame.assign(pKd=10 ** (9 - frame["pKd"])).rename(columns={"pKd": "value"}),
+        {"columns": {"pkd": "value"}, "label": "kd_nm", "label_range": "3:40", "limit": 40},
+    ),
+    (
+        written_as_values,
+        {"label": "value", "better": "higher", "columns": {"label": "signal"}, "antigen": RBD},
+    ),
+    (lambda frame: pd.concat([frame, frame.head(9).eval("pKd = pKd + 1")]), {"replicates": "keep"}),
+    (
+        lambda frame: frame.astype({"pKd": object}).replace({"pKd": {frame["pKd"][0]: "NB"}}),
+        {"no_binding": 5.0},
+    ),
+    (lambda frame: frame.replace({"pKd": {frame["pKd"][0]: -1e6}}),
+     {"label_range": "3:40", "bad_rows": "skip"}),
+    (written_as_mutations, {"antigen": RBD, **OF_PARENT}),
+    (written_as_matrix, {"matrix": True, "label": "pkd"}),
+])  # fmt: skip
+def test_a_table_is_read_as_the_run_of_its_split_read_it(tmp_path, write, options):
+    table = tmp_path / "table.csv"
+    write(make_table()).to_csv(table, index=False)
+    reading = {name: options[name] for name in options.keys() & TABLE_OPTIONS}
+    abag.embed_table(table, tmp_path / "store", **reading, **COMPOSITION)
+    quick = {"head": "ridge", "split": "random", "report": False}
+    abag.fit(table, tmp_path / "store", tmp_path / "run", **options, **quick)
+    chosen = {"split_from": tmp_path / "run", "fold": 0, **SMALL, "epochs": 1}
+    said = []
+    adapt_encoders(table, tmp_path / "a", **chosen, say=said.append)
+    record = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert record["pairs"] == len(pd.read_parquet(tmp_path / "run/pairs.parquet"))
+    assert not any(" was " in line for line in said)
+    adapt_encoders(table, tmp_path / "b", **chosen, **options)  # which are the same
+
+
+def test_what_is_given_wins_over_the_run_of_the_split_and_is_reported(tmp_path):
+    table = make_table()
+    table.loc[0, "pKd"] = np.nan
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    quick = {"head": "ridge", "split": "random", "report": False, "bad_rows": "skip"}
+    abag.fit(table, tmp_path / "store", tmp_path / "run", **quick, label_range="1:30")
+    said = []
+    chosen = {"split_from": tmp_path / "run", "fold": 0, **SMALL, "epochs": 1}
+    adapt_encoders(table, tmp_path / "a", **chosen, label_range="2:30", say=said.append)
+    assert f"{tmp_path / 'run'}: label_range was 1:30; 2:30 is used" in said
 
 
 @pytest.mark.ci

@@ -43,8 +43,7 @@ from abag.head.models.probit import (
 )
 from abag.head.predictor.parts import Predictions
 from abag.head.predictor.weigh import stack_weights, weigh_run
-from abag.head.regimes.folds import MeasuredRegime
-from abag.head.regimes.splits import REGIMES, TEST, TRAIN, Split, grouped_folds
+from abag.head.regimes.splits import REGIMES, TEST, TRAIN, MeasuredRegime, Split, grouped_folds
 from abag.head.runs.rounds import describe_promises
 from abag.head.runs.run_folder import describe_fit, describe_scores, read_run
 from abag.sklearn import AffinityRegressor, BindingClassifier
@@ -165,6 +164,28 @@ def test_a_column_of_words_for_strengths_is_proposed_as_ordered_classes(name, wo
     assert re.search(said, abag.plan(table)["refused"])
     others = table.rename(columns={name: "isotype class"}).replace(words[0], "IgG1")
     assert not abag.plan(others)["refused"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["yes", "no", "n.d."], "no,yes"),
+        (["Binder", "Non-binder", "not tested"], "non-binder,binder"),
+        (["1", "0", "?"], "0,1"),
+        ([1, "TRUE", "FALSE", "unknown"], None),
+    ],
+)
+def test_classes_beside_other_words_are_proposed_and_read_so(words, named):
+    frame = table(binder=np.resize(np.array(words, object), ROWS))
+    refused = abag.plan(frame)["refused"]
+    if named is None:
+        assert "binder" not in refused.partition("found")[0]
+        return
+    assert f"use --column label=binder --classes '{named}', with --bad-rows skip" in refused
+    options = {"columns": {"label": "binder"}, "classes": tuple(named.split(","))}
+    pairs = labelled(frame, **options, bad_rows="skip")
+    assert sorted(pairs.pkd) == [0] * 10 + [1] * 10
+    assert pairs.unit == "binary"
 
 
 def test_ordered_classes_are_numbered_from_the_lowest():
@@ -447,7 +468,7 @@ def test_a_regime_with_few_yes_is_weighed_by_the_pairs_of_all():
         folds = []
         for name, tested in regimes:
             predicted = {"train_mean": np.zeros(rows), "gp": latent}
-            parts = [Predictions((*predicted,), {**predicted}, np.zeros(rows)) for _ in range(5)]
+            parts = [Predictions((*predicted,), {**predicted}) for _ in range(5)]
             folds.append((five_folds(name, tested), parts))
         return weigh_run(pairs, folds).regimes[0]
 
@@ -474,7 +495,7 @@ def test_parts_alone_are_turned_into_classes_as_their_mixture_is():
     # as of a ridge, whose predictions are shrunken, and that is compared with itself
     pairs, latent = binders_of_one_antigen(rows, seed=3, above=0.5)
     predicted = {"train_mean": np.zeros(rows), "gp": latent, "one_hot_ridge": latent}
-    folds = [Predictions(("train_mean", "gp"), {**predicted}, np.zeros(rows)) for _ in range(5)]
+    folds = [Predictions(("train_mean", "gp"), {**predicted}) for _ in range(5)]
     measured = five_folds("known", np.ones(rows, np.bool_))
     score = weigh_run(pairs, [(measured, folds)]).regimes[0].score
     assert score["best_baseline"] == "one_hot_ridge"

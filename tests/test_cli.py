@@ -371,6 +371,9 @@ def test_store_commands_answer(pairs, tmp_path):
     content[-1] ^= 1
     shard.write_bytes(content)
     assert shard.name in run("store", "verify", store, code=1).stdout
+    left_out = run("store", "merge", store, "--out", tmp_path / "rest", code=1).stdout
+    assert "1 shard copied" in left_out
+    assert shard.name in left_out.partition("damaged: ")[2]
 
 
 def test_plan_says_what_is_in_a_table_and_writes_nothing(pairs, tmp_path):

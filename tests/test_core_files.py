@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults import failing
+from faults import failing, raising
 
 from abag.core.files import (
     host_name,
@@ -65,6 +65,13 @@ def test_the_mode_of_a_file_follows_the_umask_whatever_writes_it(tmp_path, umask
         os.umask(before)
     for name in "ab":
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+
+
+def test_a_drive_without_modes_takes_files_that_were_made_private(tmp_path, monkeypatch):
+    with replacing(tmp_path / "a") as partial:
+        partial.chmod(0o600)
+        monkeypatch.setattr("os.chmod", raising(OSError(errno.ENOSYS, "Function not implemented")))
+    assert names(tmp_path) == ["a"]
 
 
 def test_a_folder_that_cannot_be_synced_does_not_fail_the_write(tmp_path, monkeypatch):

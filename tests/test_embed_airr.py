@@ -158,6 +158,13 @@ def test_a_rearrangement_that_cannot_be_read_is_a_bad_row(tmp_path, change, word
     assert pairs.row_numbers.tolist() == [2]
 
 
+def test_a_row_of_a_locus_alone_is_a_bad_row_not_an_empty_one(tmp_path):
+    columns = {name: [*cells, ""] for name, cells in PAIR.items()} | {"locus": ["IGH", "IGK", "x"]}
+    with pytest.raises(TableError, match="row 2, sequence '' is of locus 'X', not of an antibody"):
+        read(tmp_path, columns)
+    assert read(tmp_path, columns, bad_rows="skip").counts["skipped_rows"] == 1
+
+
 def test_whole_translations_are_cut_to_the_variable_domain_that_alignments_hold(tmp_path):
     whole = {name: PAIR[name] for name in ("sequence_id", "cell_id", "locus")}
     pairs = read(tmp_path, whole | {"sequence_aa": [f"{LEADER}{HEAVY}ASTKGPSVFPLAP", LIGHT]})

@@ -36,6 +36,31 @@ def test_a_trimmed_domain_takes_no_residues_from_the_other_chain_or_the_linker()
     assert split_domains(VL + "R" + "GGGGS" * 3 + VH[1:]) == (VH[1:], VL + "R", "linker")
 
 
+@pytest.mark.parametrize("unknown", [1, 2, 3, 4, 7, 12])
+@pytest.mark.parametrize(("heavy", "light"), PAIRS)
+def test_unknown_first_residues_of_the_second_domain_are_no_linker(heavy, light, unknown):
+    masked_heavy, masked_light = ("X" * unknown + chain[unknown:] for chain in (heavy, light))
+    assert split_domains(heavy + masked_light) == (heavy, masked_light, "glued")
+    assert split_domains(light + masked_heavy) == (masked_heavy, light, "glued")
+
+
+@pytest.mark.parametrize("trimmed", [1, 2])
+@pytest.mark.parametrize("end", ["EIK", "DIK", "TVL"])
+def test_trimmed_residues_of_framework_4_are_not_taken_from_a_complete_second_domain(end, trimmed):
+    light = VL.replace("EIK", end)
+    assert split_domains(light[:-trimmed] + VH) == (VH, light[:-trimmed], "glued")
+    heavy = VH[: -2 - trimmed]
+    assert split_domains(heavy + light) == (heavy, light, "glued")
+
+
+def test_mutated_or_further_residues_at_the_boundary_stay_in_their_chain():
+    for end in ("VTVPS", "VTVYS", "VTVFS"):
+        heavy = VH.replace("VTVSS", end)
+        assert split_domains(heavy + VL) == (heavy, VL, "glued")
+    for start in ("Q", "M", "G"):
+        assert split_domains(VL + "RTV" + start + VH) == (start + VH, VL + "RTV", "glued")
+
+
 def test_a_framework_motif_in_cdr3_does_not_end_the_domain():
     heavy = VH.replace("SRWGGDGFYAMDYWGQG", "SRWGGWGFGAFDYWGQG")
     assert split_domains(heavy + VL) == (heavy, VL, "glued")

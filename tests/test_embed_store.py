@@ -223,7 +223,8 @@ def test_two_encoders_with_the_same_name_are_ambiguous(filled):
     assert store.folder("antibody", "9b1e77").path == other.path
 
 
-def test_an_encoder_is_found_by_what_embed_was_given(filled, monkeypatch):
+@pytest.mark.parametrize("revision", ["abc", "refs/pr/1"])
+def test_an_encoder_is_found_by_what_embed_was_given(filled, monkeypatch, revision):
     monkeypatch.chdir(filled.path)
     store = open_store(filled.path.parent)
     ours = {
@@ -231,14 +232,14 @@ def test_an_encoder_is_found_by_what_embed_was_given(filled, monkeypatch):
         "fingerprint": "1b" * 16,
         "origin": str(filled.path / "models" / "my_model"),
     }
-    hub = {"name": "esm2", "fingerprint": "2b" * 16, "origin": "facebook/esm2@abc"}
+    hub = {"name": "esm2", "fingerprint": "2b" * 16, "origin": f"facebook/esm2@{revision}"}
     adapted = {"name": "esm2-mine", "fingerprint": "3b" * 16, "adapter": "4b" * 16}
     later = {"name": "later", "fingerprint": "5b" * 16, "origin": f"{ours['origin']}@2"}
     for info in (ours, later, hub, {**hub, **adapted}):
         store.create_folder("antigen", info)
     for encoder in ("models/my_model", "./models/my_model"):
         assert store.folder("antigen", encoder).name == "my-model"
-    for encoder in ("facebook/esm2", "facebook/esm2@abc", "esm2"):
+    for encoder in ("facebook/esm2", f"facebook/esm2@{revision}", "esm2"):
         assert store.folder("antigen", encoder).name == "esm2"
     for other in ("facebook/esm2@other", "~no-such-user/my_model"):
         with pytest.raises(StoreError, match="stored: "):

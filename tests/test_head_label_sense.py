@@ -102,6 +102,27 @@ def test_labels_of_pairs_that_do_not_bind_are_a_problem(words):
         assert abag.plan(table(**{"KD (nM)": kd, other: binding}))["problems"] == []
 
 
+@pytest.mark.parametrize("cell", ["", "n.d."])
+@pytest.mark.parametrize("words", [("false", "true", "unknown"), ("non-binder", "binder", "")])
+def test_pairs_read_as_no_binding_of_which_another_column_says_less_are_a_problem(cell, words):
+    no, yes, unknown = words
+    kd = IN_UNIT["kd_nm"].astype(object)
+    kd[-3:] = cell
+    frame = table(**{"KD (nM)": kd})
+    options = {"no_binding": 1e6, "no_binding_empty": True}
+
+    def problems(*last):
+        binding = [yes] * (len(kd) - 3) + [*last]
+        planned = abag.plan(frame.assign(binding=binding), **options)
+        return [line for line in planned["problems"] if "binding" in line]
+
+    assert problems(no, unknown, yes) == [
+        "Column 'binding' does not say no binding in 2 rows read as no binding, such as row 59 "
+        f"with {unknown!r}: leave out pairs that were not measured."
+    ]
+    assert problems(no, no, no) == []
+
+
 @pytest.mark.parametrize("name", ["potency_upper_limit", "LOD", "Max. conc. (nM)"])
 def test_labels_that_are_the_limit_in_another_column_are_a_problem(name):
     for label in ("KD (nM)", "ID50"):

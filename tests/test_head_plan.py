@@ -12,8 +12,7 @@ from heads import MODELS, read_labels
 from abag import plan
 from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.packing import TokenLayout
-from abag.embed.encoders.registry import ALIASES
-from abag.embed.encoders.weights import EncoderNotFound
+from abag.embed.encoders.registry import ALIASES, EncoderNotFound
 from abag.head.labels import labelled_pairs
 from abag.head.labels.values import read_affinities
 from abag.head.plan import FIT_S, GPUS, WITH_FEATURES, describe_plan, fit_time
@@ -301,7 +300,13 @@ def test_columns_of_a_table_without_labels_are_refused():
     assert "no column" in planned["refused"]
 
 
-def test_labels_are_not_described_if_the_features_beside_them_are_refused(monkeypatch):
+@pytest.mark.parametrize(("columns", "options", "refused"), [
+    ({"same": 1.0}, {"features": ("same",)}, "the feature 'same' is 1 in every labelled row"),
+    ({"pkd": 8.5}, {}, "all 60 training labels are 8.50 pKd"),
+])  # fmt: skip
+def test_labels_are_read_once_and_described_if_fit_refuses_the_table(
+    monkeypatch, columns, options, refused
+):
     read = []
 
     def counted(*given):
@@ -309,9 +314,9 @@ def test_labels_are_not_described_if_the_features_beside_them_are_refused(monkey
         return read_affinities(*given)
 
     monkeypatch.setattr(labelled_pairs, "read_affinities", counted)
-    described = plan(with_columns().assign(same=1.0), features=("same",))
-    assert "the feature 'same' is 1 in every labelled row" in described["refused"]
-    assert described["labels"] is None
+    described = plan(with_columns().assign(**columns), **options)
+    assert refused in described["refused"]
+    assert described["labels"]["pairs"] == 60
     assert described["sense"]
     assert len(read) == 1
 

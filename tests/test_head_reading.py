@@ -417,3 +417,33 @@ def test_a_round_keeps_the_names_of_earlier_rounds(named, tmp_path):
     both = pd.concat([table, pd.read_csv(named / "pairs.csv")])
     abag.predict(both, tmp_path / "run", tmp_path / "out.csv", store=named / "store")
     assert set(pd.read_csv(tmp_path / "out.csv")["regime"]) == {"known"}
+
+
+def test_mutations_of_both_chains_in_order_are_read_as_in_the_run(tmp_path):
+    rng = np.random.default_rng(0)
+    heavy = [f"{HEAVY[at]}{at + 1}A" for at in range(28, 44) if HEAVY[at] != "A"]
+    light = [f"{LIGHT[at]}{at + 1}G" for at in range(28, 44) if LIGHT[at] != "G"]
+    cells = [f"{mutation}:WT" for mutation in heavy] + [f"WT:{mutation}" for mutation in light]
+    frame = pd.DataFrame({"mutation": cells, "pKd": rng.normal(8, 1, len(cells))})
+    told = {"parent": f"{HEAVY}|{LIGHT}", "antigen": "MKTAYIAKQR"}
+    store = tmp_path / "store"
+    abag.embed_table(frame, store, **told, **COMPOSITION)
+    abag.fit(frame, store, tmp_path / "run", head="ridge", split="random", **told, report=False)
+
+    def predicted(run, table, **options):
+        out = tmp_path / "out.csv"
+        abag.predict(pd.DataFrame(table), tmp_path / run, out, force=True, **options)
+        return pd.read_csv(out)["pkd_predicted"].tolist()
+
+    doubles = [f"{heavy[0]}:{light[0]}", f"{heavy[1]}:{light[1]}"]
+    variant = {"heavy": [f"{HEAVY[:28]}A{HEAVY[29:]}"], "light": [f"{LIGHT[:28]}G{LIGHT[29:]}"]}
+    expected = predicted("run", variant)
+    assert predicted("run", {"mutation": doubles})[:1] == expected
+    # names of chains win
+    assert predicted("run", {"mutation": [f"H:{heavy[0]}:L:{light[0]}"]}) == expected
+    for number, double in enumerate(doubles):
+        measured = pd.DataFrame({"mutation": [double], "pKd": [9.0]})
+        run = ("run", "run-0")[number]
+        abag.fit(measured, store, tmp_path / f"run-{number}", add=tmp_path / run, report=False)
+    written = pd.read_parquet(tmp_path / "run-1/measured.parquet")
+    assert written["heavy"].iloc[-2] == variant["heavy"][0]

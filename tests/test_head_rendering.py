@@ -14,7 +14,8 @@ from drawn import QUICK, add_vectors, draw_pairs
 
 import abag
 from abag import RunError, report
-from abag.head.runs.report import write_card
+from abag.head.runs.report import chart_data, write_card
+from abag.head.runs.run_folder import read_run
 
 HOSTILE = "</script><script>document.title='taken'</script>"
 
@@ -163,6 +164,17 @@ def test_baselines_have_the_scores_of_the_summary(case):
         square = pd.Series((values.to_numpy() - test["pkd"].to_numpy()) ** 2)
         rmse = np.sqrt(square.groupby(test["fold"]).mean()).mean()
         assert rmse == pytest.approx(scores["rmse"])
+
+
+@pytest.mark.parametrize("weights", [{"ridge": 0.4, "mlp": 0.6}, {"ridge": 1.0}])
+def test_curves_of_a_network_say_where_it_has_no_weight(run, weights):
+    summary = json.loads((run / "summary.json").read_text())
+    for regime in summary["regimes"]:
+        regime["weights"] = weights
+    (run / "summary.json").write_text(json.dumps(summary))
+    views = chart_data(read_run(run))["views"]
+    assert all(view["training"] for view in views)
+    assert {view["networkIsUsed"] for view in views} == {"mlp" in weights}
 
 
 def test_the_page_shows_what_decides_first_and_strong_binders_once(case):

@@ -177,6 +177,16 @@ def test_a_read_only_run_is_said_to_be_before_anything_is_fitted(case, tmp_path,
     COMMANDS["fit"](case, run)  # there is nothing to do
 
 
+def test_what_a_disk_does_not_give_is_not_called_damaged(case, tmp_path, monkeypatch):
+    run = shutil.copytree(case.runs / "a", tmp_path / "run")
+    failure = raising(OSError(errno.EIO, "error stat()ing file"))
+    monkeypatch.setattr("pandas.read_parquet", failure)
+    assert f"{run}: cannot be read (error stat()ing file); expected " in one_line("report", run)
+    monkeypatch.setattr("pathlib.Path.read_bytes", failure)
+    with pytest.raises(OSError, match=r"stat\(\)ing"):
+        abag.fit(case.frame, case.at / "store", run, **QUICK | {"epochs": 4})
+
+
 def test_a_log_that_is_nested_too_deeply_is_one_line(case, tmp_path):
     run = shutil.copytree(case.runs / "a", tmp_path / "run")
     (run / "metrics.jsonl").write_text("[" * 100_000 + "]" * 100_000 + "\n")

@@ -35,11 +35,11 @@ from abag.head.models.ridge import LinearModel
 from abag.head.predictor import weigh as weighing
 from abag.head.predictor.parts import Mixture, Parts, Predictions, needed_parts
 from abag.head.predictor.weigh import PRIOR_GROUPS, stack_weights, weigh_run
-from abag.head.regimes.folds import MeasuredRegime
-from abag.head.regimes.sides import effective_groups, standard_error
-from abag.head.regimes.splits import REGIMES
+from abag.head.regimes.splits import REGIMES, MeasuredRegime, effective_groups, standard_error
 from abag.head.training.tasks import Kept
 
+WITH_VARIANCE = {"kernel", "gp", "trees"}
+"""Parts of the table of these tests that have a variance."""
 QUICK = drawn.QUICK | {"split": "antibody", "folds": 2}
 
 
@@ -118,8 +118,8 @@ def test_parts_that_no_regime_needs_are_not_fitted_to_all_pairs(case, tmp_path, 
     summary = fit(case, tmp_path / "run")
     (regime,) = summary["regimes"]
     needed = {*regime["weights"]}
-    if regime["spread"]:  # sigma comes from their variance
-        needed |= {"kernel", "gp"}
+    if regime["spread"] and not needed & WITH_VARIANCE:  # sigma comes from their variance
+        needed |= WITH_VARIANCE
     assert {"mlp", "ridge", "kernel"} - needed
     assert {*learned} == needed - {"mlp"}
     assert parts_of(tmp_path / "run") == needed
@@ -138,6 +138,8 @@ def test_parts_that_no_regime_needs_are_not_fitted_to_all_pairs(case, tmp_path, 
 def test_parts_that_sigma_comes_from_are_needed_without_weight(spread, members, needed):
     mixture = Mixture({"ridge": 1.0}, spread, noise=1.0)
     assert needed_parts({"gp": 1, "ridge": 1, "mlp": members}, [mixture]) == needed
+    of_trees = Mixture({"ridge": 0.5, "trees": 0.5}, spread, noise=1.0)
+    assert needed_parts({"gp": 1, "ridge": 1, "trees": 1}, [of_trees]) == ["ridge", "trees"]
     of_networks = ["ridge", "mlp"] if spread and members > 1 else ["ridge"]
     assert needed_parts({"ridge": 1, "mlp": members}, [mixture]) == of_networks
 
@@ -273,7 +275,7 @@ def make_regime(pkd, predicted, *, folds=2, censored=None, group=None):
         np.where(np.arange(n) % folds == k, TEST, TRAIN).astype(np.int8) for k in range(folds)
     ]
     splits = [Split(name="known", part=part, group=group, fold=k) for k, part in enumerate(part_FP)]
-    parts = [Predictions((*predicted,), dict(predicted), np.zeros(n)) for _ in splits]
+    parts = [Predictions((*predicted,), dict(predicted)) for _ in splits]
     return pairs, MeasuredRegime(REGIMES["known"], tuple(splits), (group,)), parts
 
 
@@ -355,18 +357,32 @@ def test_where_no_part_beats_the_mean_the_mean_has_nearly_all_the_weight():
     assert not weighed.score["better_than_mean"]["low"] > 0
 
 
-def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance():
+@pytest.mark.parametrize("name", ["gp", "trees"])
+def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance(name):
     rng = np.random.default_rng(0)
     n = 2000
     variance = rng.uniform(0.1, 2, n)
     pkd = 8 + 2 * rng.normal(size=n)
-    predicted = {"train_mean": np.full(n, 8.0), "gp": pkd + np.sqrt(variance) * rng.normal(size=n)}
-    pairs, measured, parts = make_regime(pkd, predicted, folds=4)
+    predicted = {"train_mean": np.full(n, 8.0), name: pkd + np.sqrt(variance) * rng.normal(size=n)}
+    without_weight = {"kernel": pkd + 90.0}
+    pairs, measured, parts = make_regime(pkd, predicted | without_weight, folds=4)
     for part in parts:
-        part.variance = variance
+        part.variances = {"kernel": 100 * rng.permutation(variance), name: variance}
     weighed = weigh(pairs, measured, parts)
     assert weighed.score["coverage"] == pytest.approx(0.9, abs=0.03)
     assert np.corrcoef(weighed.sigma, np.sqrt(variance[weighed.tested.rows]))[0, 1] > 0.9
+
+
+def test_the_variance_of_a_mixture_is_that_of_its_parts_by_weight():
+    variances = {"gp": np.array([1.0, 2.0]), "trees": np.array([3.0, 8.0])}
+    for weights, expected in (
+        ({"gp": 0.2, "ridge": 0.2, "trees": 0.6}, [2.5, 6.5]),
+        ({"trees": 0.1, "ridge": 0.9}, [3.0, 8.0]),
+        ({"ridge": 1.0}, [2.0, 5.0]),
+    ):
+        mixture = Mixture(weights, spread=1.0, noise=1.0)
+        np.testing.assert_allclose(mixture.variance(variances, 2), expected)
+        assert mixture.variance({}, 2).tolist() == [0, 0]
 
 
 def test_a_bound_that_a_part_satisfies_is_no_error():

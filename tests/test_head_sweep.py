@@ -433,6 +433,12 @@ def test_classes_can_be_searched_by_their_average_precision(classes, tmp_path):
     assert 0.5 < values[0] <= 1
     with pytest.raises(RunError, match="other options"):
         quick_sweep(classes, tmp_path / "s")
+    # one that was begun when each fold was scored alone
+    record = json.loads((tmp_path / "s/sweep.json").read_text())
+    del record["folds_scored"]
+    (tmp_path / "s/sweep.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match="folds_scored was None and is now 'together'"):
+        quick_sweep(classes, tmp_path / "s", select=key)
 
 
 def test_a_head_in_closed_form_is_fitted_to_the_other_inner_folds(case, monkeypatch):

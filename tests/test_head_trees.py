@@ -46,10 +46,17 @@ def test_predictions_are_those_of_scikit_learn(seed, are_variants, are_weighted,
         model = fit_trees(training)
         predicted = model.predict(training.vectors)
     x_FC = grown[0][1]
-    plain = np.mean([tree.predict(x_FC) for tree, _ in grown], axis=0)
+    of_trees_TF = np.array([tree.predict(x_FC) for tree, _ in grown])
+    plain = of_trees_TF.mean(axis=0)
     assert len(grown) == trees.TREES
     assert np.ptp(plain) > 0.1
     np.testing.assert_allclose(predicted[training.rows], plain, rtol=0, atol=1e-12)
+    variance = model.variance(training.vectors)[training.rows]
+    np.testing.assert_allclose(variance, of_trees_TF.var(axis=0), rtol=0, atol=1e-12)
+    other = np.full(len(predicted), training.rows[0])
+    of_difference = model.difference_variance(training.vectors, other)[training.rows]
+    plain_difference = of_trees_TF - of_trees_TF[:, [0]]
+    np.testing.assert_allclose(of_difference, plain_difference.var(axis=0), rtol=0, atol=1e-12)
     np.testing.assert_array_equal(reloaded(model).predict(training.vectors), predicted)
     np.testing.assert_array_equal(fit_trees(training).predict(training.vectors), predicted)
 

@@ -92,6 +92,7 @@ def test_a_header_that_states_its_unit_is_read_in_it_unasked_and_when_named(name
 NO_AFFINITY = (
     "ΔpKd", "ΔKD (nM)", "delta pKd", "Δ dG (kcal/mol)",
     "KD ratio", "KD fold change", "KD FC", "KD mut/KD wt", "fold change", "KD (% of WT)",
+    "relative KD", "Mean_Relative_Affinity", "rel..Affinity",
     "KD error", "KD std (nM)", "KD (nM) SD", "KD 95% CI", "KD lower (nM)", "KD (nM) ± SD",
     "kon", "koff", "MW_kDa", "ka (1/Ms)", "ka (M⁻¹s⁻¹)", "kd (1/s)", "kd (s⁻¹)", "k_off (s-1)",
 )  # fmt: skip
@@ -126,7 +127,7 @@ UNKNOWN = (
     "Kd", "KD", "IC50", "fit_KD", "log10(KD)", "ln KD", "KD (nM⁻¹)", "KD (1/nM)", "KD (nM^{-1})",
     "KD (☃M)", "KD (n☃)", "KD (nМ)", "Ka", "Ka (nM)", "1/KD (nM)", "-KD (nM)", "-ΔG (kcal/mol)",
     "log10 Ka", "log10 KD (fM)", "IC50 (g/mL)", "KD (nM, uM)", "KD – log10 (nM)", "KD² (nM)",
-    "K (nM)", "亲和力 (nM)", "pKd (KD nM)", "KD1", "relative KD",
+    "K (nM)", "亲和力 (nM)", "pKd (KD nM)", "KD1",
     "log2 KD (nM)", "KD (log2 nM)", "sqrt KD (nM)", "KD (M) x 1e9", "KD × 10⁹ (M)",
     "KD (M) ×10-9", "KD (n M)", "dG (REU)", "dG_separated",
     "normalized KD (nM)", "inverse KD (nM)", "KD rank (nM)", "Kd_min", "KD format", "KD by mass",

@@ -17,7 +17,7 @@ import abag
 from abag import AbagError, ColumnError, LabelError
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import read_bounds
-from abag.head.labels import column
+from abag.head.labels import headers
 from abag.head.labels.column import decide_label
 from abag.head.labels.headers import PKD
 from abag.head.labels.options import LabelOptions
@@ -377,8 +377,10 @@ def test_powers_of_ten_and_relations_in_other_signs_are_read(cell, kd, censored)
                 "10^-9",
                 "< LOD",
                 ">LLOQ",
-                "3.2 nM",
-                "> 1 µM",
+                "3.2 mol",
+                "3.2 nM (n=2)",
+                "1_0 nM",
+                "3.2 nM^-1",
                 "39%",
                 "10-15",
                 "Poor fit",
@@ -394,6 +396,42 @@ def test_numbers_as_publications_write_them_are_refused_with_how_to_write_them(c
     refused = abag.plan(with_words([cell]))["refused"]
     assert f"{cell!r} is not a valid label" in refused
     assert advice in refused
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "options", "nanomolar", "sides"),
+    [
+        ("KD (nM)", ["7", "> 10 µM", "300 pM", "2 nM", "≤1E-9M"], {}, [7, 1e4, 0.3, 2, 1], "0<00>"),
+        ("KD", ["7 nM", "1.5nM", "0.3 nM"], {}, [7, 1.5, 0.3], "000"),
+        (
+            "Affinity",
+            ["7 nM", "1.5 µM", "30 pM", "NB"],
+            {"no_binding": 9e3},
+            [7, 1500, 0.03, 9e3],
+            "000<",
+        ),
+        ("KD", ["1.2 × 10⁻⁹ M", "3.1 x 10^-8 M", ">1e-5 M"], {}, [1.2, 31, 1e4], "00<"),
+        ("KD", ["7 nM", "0.03 μM"], {"label": "kd_um"}, [7, 30], "00"),
+        ("KD", ["7", "30 pM"], {"label": "kd_nm"}, [7, 0.03], "00"),
+        ("IC50", ["1,5 nM", "30 nM"], {}, [1.5, 30], "00"),
+        ("EC50", ["0.15 µg/mL", "<3 ng/mL"], {}, [1, 0.02], "0>"),
+    ],
+)
+def test_a_unit_in_a_cell_is_that_of_its_number(name, cells, options, nanomolar, sides):
+    table = with_words([]).rename(columns={"KD (nM)": name}).head(len(cells))
+    read = read_labels(table.assign(**{name: cells}), replicates="keep", **options)
+    order = np.argsort(read.row)
+    np.testing.assert_allclose(read.pkd[order], 9 - np.log10(nanomolar), rtol=1e-9)
+    assert read.censored[order].tolist() == [{"0": 0, "<": -1, ">": 1}[side] for side in sides]
+
+
+def test_a_number_without_a_unit_is_no_label_where_the_others_state_theirs():
+    cells = [f"{number}.5 nM" for number in range(1, 1101)] + ["7"]
+    table = pd.DataFrame({"heavy": ["EVQ"] * len(cells), "antigen": "MKT", "KD": cells})
+    refused = abag.plan(table)["refused"]
+    assert "'KD': 7 is not a valid label; expected a number with its unit" in refused
+    few = table.drop(index=range(500))
+    assert "use --column pkd=KD --label UNIT" in abag.plan(few)["refused"]
 
 
 @pytest.mark.parametrize("name", ["KD (nM) ± SD", "KD ± SEM (nM)", "EC50 +/- SD, nM"])
@@ -527,7 +565,7 @@ def test_the_cells_of_a_column_are_read_once_to_find_the_label(monkeypatch):
         read[cells.name] += 1
         return read_bounds(cells)
 
-    monkeypatch.setattr(column, "read_bounds", counted)
+    monkeypatch.setattr(headers, "read_bounds", counted)
     frame = pd.DataFrame({"heavy": ["EVQ", "EVK", "EVR"], "antigen": "MKT"})
     for name in ("signal", "binding", "od450", "dose"):
         frame[name] = [0.5, 1.5, 2.5]

@@ -174,6 +174,28 @@ def test_an_antigen_that_hardly_anything_binds_is_one_of_a_matrix(odd):
     assert pairs.counts["no_binding_rows"] == 2
 
 
+@pytest.mark.parametrize(
+    ("cells", "options", "labels"),
+    [
+        (("yes", "no", "yes"), {}, [0, 0, 1, 1, 1, 1]),
+        (("TRUE", "", "FALSE"), {}, [0, 0, 1, 1]),
+        (("-", "+", "-"), {}, [0, 0, 0, 0, 1, 1]),
+        (("+", "-", "+++"), {"classes": ("-", "+", "+++")}, [0, 0, 1, 1, 2, 2]),
+        (("2 nM", ">1 µM", "200 pM"), {}, [6, 6, 8.69897, 8.69897, 9.69897, 9.69897]),
+    ],
+)
+def test_a_matrix_may_hold_classes_or_cells_with_units(cells, options, labels):
+    matrix = CELLS.assign(**{ANTIGENS[0]: cells, ANTIGENS[1]: cells[::-1]})
+    read = read_labels(matrix, matrix=True, **options)
+    np.testing.assert_allclose(sorted(read.pkd), labels, rtol=1e-6)
+
+
+def test_a_column_of_yes_and_no_is_no_antigen_of_a_matrix_of_numbers():
+    read = read_labels(CELLS.assign(human=["yes", "no", "no"]), matrix=True, label="kd_nm")
+    assert len(read) == 4
+    assert "human" in read.table.frame
+
+
 @pytest.mark.parametrize("mark", ["-", "NT", "not tested", "."])
 def test_an_antigen_that_hardly_anything_was_tested_on_is_one_of_a_matrix(mark):
     cells = CELLS.assign(**{ANTIGENS[1]: [mark, mark, "7.5"]})

@@ -572,6 +572,9 @@ def test_a_row_of_units_below_the_names_is_read_into_them(tmp_path, name, unit):
     assert np.sort(pairs.pkd) == pytest.approx(np.sort(9 - np.log10(kd)))
     assert pairs.table.row_name(0) == "3"
     assert "row 2 is read as units: 'KD' in nM, 'Tm' in °C" in pairs.table.notes
+    assert read_labels(tmp_path / name, columns={"label": "Tm"}).quantity.unit == "°C"
+    for tables in (tmp_path / name, [tmp_path / name, pairs.table.frame.iloc[:4]]):
+        assert read_labels(tables, columns={"pkd": "KD"}).reading.column == "KD (nM)"
     for chunk_rows in (1, 2):
         parts = [*open_table(tmp_path / name, ReadOptions(rows=chunk_rows))]
         assert [row for part in parts for row in part.frame["VH"]] == HEAVIES
@@ -580,8 +583,8 @@ def test_a_row_of_units_below_the_names_is_read_into_them(tmp_path, name, unit):
     write([*names[:3], "KD_Mean", "Tm"], ["", "", "", "M", "°C"], *molar)
     assert np.sort(read_labels(tmp_path / name).pkd) == pytest.approx(np.sort(pairs.pkd))
     write(names, ["", "", "", unit, "°C"], *rows)
-    # the name without it would be read in the unit of a run
-    with pytest.raises(ColumnError, match=r"found.*'KD \(nM\)'"):
+    # the name without it keeps its unit
+    with pytest.raises(LabelError, match=r"'KD \(nM\)' is named like kd_nm, but --label says"):
         read_labels(tmp_path / name, columns={"pkd": "KD"}, label="kd_pm")
     # single letters may be residues
     write(["wt", "mut", "note"], ["K", "M", ""], ["S", "T", ""])

@@ -380,6 +380,37 @@ def test_a_column_by_which_replicates_differ_is_named_instead_of_the_error_of_a_
     assert not any("the error of a label" in line for line in said)
 
 
+@pytest.mark.parametrize("shift", [0.0, 5.0], ids=["differs in each pair", "shifts all pairs"])
+@pytest.mark.parametrize("column", ["condition", "assay", "antigen_name"])
+def test_such_a_column_is_named_where_each_of_its_values_has_replicates(column, shift):
+    one = pd.DataFrame({"heavy": [3 * x for x in "ACDEFGHIKLMN"]})
+    values = np.random.default_rng(0).normal(60, 5, (2, len(one)))
+    values[1] += shift
+    values = np.ravel([values, values + 0.1])
+    frame = pd.concat(4 * [one], ignore_index=True).assign(Tm=values)
+    chosen = {"columns": {"label": "Tm"}, "no_antigen": True}
+    of_halves = np.tile(np.repeat(["huPD1", "muPD1"], len(one)), 2)
+    said = abag.plan(frame.assign(**{column: of_halves}), **chosen)["problems"]
+    assert any(f"most of it between the values of column {column!r}" in line for line in said)
+    for other in (
+        np.random.default_rng(1).choice(["huPD1", "muPD1"], len(frame)),  # by chance
+        np.tile(["plate 1", "plate 2"], len(frame) // 2),  # of pairs
+        frame["Tm"].rank() // 5,  # the label in another unit
+    ):
+        said = abag.plan(frame.assign(**{column: other}), **chosen)["problems"]
+        assert any("the error of a label that was measured once" in line for line in said)
+
+
+def test_the_column_that_parts_pairs_of_both_classes_is_named():
+    one = pd.DataFrame({"heavy": [3 * x for x in "ACDEFGHIKLMN"]})
+    frame = pd.concat(4 * [one], ignore_index=True)
+    is_first = np.tile(np.repeat([True, False], len(one)), 2)
+    frame = frame.assign(virus=np.where(is_first, "Wuhan", "BA.1"), binds=is_first.astype(int))
+    (said,) = [line for line in abag.plan(frame, no_antigen=True)["problems"] if "both" in line]
+    assert said.startswith("12 pairs have replicates of different classes")
+    assert "Column 'virus' tells them apart" in said
+
+
 # ---- scale ---------------------------------------------------------------------------------------
 
 

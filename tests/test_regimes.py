@@ -19,7 +19,7 @@ from abag.head.evaluation import scores
 from abag.head.regimes import relations, sides
 from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes
 from abag.head.regimes.relations import NONE, Distances, by_length
-from abag.head.regimes.sides import KnownSequences, Side, effective_groups, sides_of
+from abag.head.regimes.sides import KnownSequences, Side, sides_of
 from abag.head.regimes.splits import (
     KNOWN,
     MUTATED,
@@ -33,6 +33,7 @@ from abag.head.regimes.splits import (
     NewSequences,
     Shown,
     applicable,
+    effective_groups,
     find_regimes,
 )
 

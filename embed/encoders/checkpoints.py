@@ -25,6 +25,7 @@ from abag.embed.encoders.families import FAMILIES, family_of
 from abag.embed.encoders.family import Config, Family
 from abag.embed.encoders.registry import (
     ALIASES,
+    EncoderNotFound,
     download_command,
     hub_source,
     near_aliases,
@@ -33,7 +34,6 @@ from abag.embed.encoders.registry import (
 from abag.embed.encoders.weights import (
     WHOLE_FILES,
     EncoderCheckpoint,
-    EncoderNotFound,
     shard_names,
     weight_files,
 )

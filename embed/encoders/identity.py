@@ -24,9 +24,9 @@ from abag.embed.encoders.checkpoints import find_checkpoint
 from abag.embed.encoders.families import FAMILIES
 from abag.embed.encoders.family import Backend, EncoderShape, Family, LanguageHead
 from abag.embed.encoders.packing import TOKENS_VERSION, LongPolicy, TokenLayout, Vocabulary
+from abag.embed.encoders.registry import EncoderNotFound
 from abag.embed.encoders.weights import (
     EncoderCheckpoint,
-    EncoderNotFound,
     EncoderTensors,
     read_adapter_record,
     weight_files,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from abag.core.hub import HubAddress, is_repository_name
+from abag.core.errors import EncoderError
+from abag.core.hub import HubAddress, is_repository_name, names_folder
 from abag.core.options import user_path
-from abag.embed.encoders.weights import EncoderNotFound
 
 _IG = "MIT (Kenlay et al. 2024)"
 _PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"
@@ -25,6 +25,10 @@ _AMPLIFY = "MIT (Fournier et al. 2024)"
 _GLM2 = "Apache-2.0 (Cornman et al. 2024)"
 _AB_ROBERTA = "see its page on the hub (Huh et al. 2025)"
 _RANDOM = "random weights made by abag: its vectors have no biological meaning"
+
+
+class EncoderNotFound(EncoderError):
+    """An encoder name that is not an alias, a folder or an available hub name."""
 
 
 class Alias(NamedTuple):
@@ -137,7 +141,7 @@ def refuse_unknown_name(name: str) -> None:
     is_folder = name not in ALIASES and user_path(name, "encoder").is_dir()
     if name in ALIASES or is_folder or is_repository_name(hub_source(name).name):
         return
-    if name.startswith(".") or user_path(name, "encoder").is_absolute():
+    if names_folder(name):
         msg = (
             f"encoder {name}: does not exist; expected a checkpoint folder, an alias such as "
             "esm2-650m, or a hub name (owner/model)."

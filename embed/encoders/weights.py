@@ -87,10 +87,6 @@ _INVALID_ADAPTER = (
 """What content of the wrong kind raises where it is read."""
 
 
-class EncoderNotFound(EncoderError):
-    """An encoder name that is not an alias, a folder or an available hub name."""
-
-
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """Low-rank matrices that are added to an encoder's weights."""

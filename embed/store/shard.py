@@ -13,7 +13,6 @@ import errno
 import hashlib
 import json
 import math
-import ntpath
 import os
 import re
 import time
@@ -43,6 +42,7 @@ from abag.core.files import (
     write_bytes,
     write_json,
 )
+from abag.core.hub import names_folder
 from abag.core.messages import first_line, say
 from abag.core.options import why_mistyped
 from abag.embed.tables.chains import KINDS
@@ -576,9 +576,7 @@ def why_adapter_lacks(path: Path, info: Mapping[str, Any]) -> str:
 
 def public_origin(origin: str) -> str:
     """Return where an encoder is from: its alias or hub name, or the last part of its folder."""
-    # the name of a model on the hub has one slash
-    is_folder = origin.startswith((".", "~", "/")) or origin.count("/") > 1 or ntpath.isabs(origin)
-    return (PureWindowsPath(origin).name or origin) if is_folder else origin
+    return (PureWindowsPath(origin).name or origin) if names_folder(origin) else origin
 
 
 def public_adapter_files(where: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -601,7 +599,7 @@ def _public(where: Path, name: str, content: bytes) -> bytes:
         return json_bytes({**kept, "sides": sides})
     if last == CONFIG_FILE:
         origin = str(json.loads(content)["base_model_name_or_path"])
-        if public_origin(origin) != origin:
+        if names_folder(origin):
             msg = (
                 f"{where}: {name} names the folder {origin}, which the adapter's digest covers; "
                 "expected its last part alone, as abag adapt writes it. Adapt again, or share "

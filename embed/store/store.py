@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, sort_keys
 from abag.core.errors import DamagedFile, MissingVectors, OptionError, SequenceError, StoreError
 from abag.core.files import UnsafeFile
+from abag.core.hub import names_folder
 from abag.core.messages import counted, quoted, say
 from abag.core.options import flag, user_path
 from abag.core.python_surface import shorten
@@ -45,7 +46,6 @@ from abag.embed.store.shard import (
     folder_name,
     is_unmounted_drive,
     open_shard,
-    public_origin,
     read_adapter_copy,
     read_encoder_info,
     read_record,
@@ -668,7 +668,7 @@ def _matches(folder: EncoderFolder, encoder: str) -> bool:
     if not folder.info.get("adapter"):  # which was made of an encoder with the same origin
         origin = str(folder.info.get("origin", folder.name))
         names.append(origin)
-        if public_origin(origin) == origin:  # no folder: of the hub, perhaps at a revision
+        if not names_folder(origin):  # of the hub, perhaps at a revision
             names.append(origin.partition("@")[0])
     if {Path(encoder), user_path(encoder, "encoder").resolve()} & {*map(Path, names)}:
         return True

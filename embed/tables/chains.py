@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from itertools import product
@@ -61,9 +61,14 @@ BEFORE_CYSTEINE_23 = {"H": 21, "K": 22, "L": 21}
 # The end of VTVSS is often trimmed; kappa may include the R, lambda the G of its constant domain.
 # Look-ahead, because a CDR3 may contain the motif too (...RWGGWGFGAFDYWGQGTLVTVSS).
 _FRAMEWORK_4 = {
-    "heavy": re.compile("(?=([WF][GS].G.{5}(?:S[SAPT]?|T[SA])?))"),
+    "heavy": re.compile("(?=([WF][GS].G.{5}(?:S[SAPT]?|T[SA]|.S)?))"),
     "light": re.compile("(?=([WF]G.G.{6}(?:R|G(?![GS]))?))"),
 }
+_J_SEGMENT = {
+    "heavy": ("TASPI", "LTMVKR", "V", "TI", "VA", "S", "SAPT"),
+    "light": ("TS", "KRQ", "VLRM", "EDT", "IVF", "KLRN", "RG"),
+}
+"""Usual residues after the motif of framework 4."""
 _CYSTEINE_23 = re.compile("C(?=.{7,25}W)")
 _CONSERVED = re.compile("C.{7,25}W.{45,85}C.{3,60}[WF]..G")
 """Cysteine 23, tryptophan 41, cysteine 104 and the J segment motif."""
@@ -262,16 +267,21 @@ def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
     # framework 4 motif if it is close to immunum's or where cysteine 23 places the second domain
     earliest = first.start + CYSTEINE_104
     latest = second.start + ALIGNMENT_SLACK
+    complete = _starts_by_cysteine(sequence, second)
     for linker in _LINKER.finditer(sequence, earliest, latest):
         if abs(linker.end() - second.start) < ALIGNMENT_SLACK:
+            if linker.start() in complete and linker[0].startswith("X"):  # its unknown residues
+                return linker.start(), linker.start()
             return linker.span()
-    starts = _starts_by_cysteine(sequence, second)
+    starts = {start for start in complete if abs(start - second.start) < ALIGNMENT_SLACK}
     motifs = _FRAMEWORK_4[first.chain].finditer(sequence, earliest, latest)
-    ends = {motif.end(1) for motif in motifs}
+    ends = {_end_of_motif(motif, first.chain, starts) for motif in motifs}
     close = {end for end in ends if abs(end - first.end) < ALIGNMENT_SLACK}
     end = max(ends & starts or close, default=first.end)
     start = second.start
-    constant = [at for at in {start, *starts} if is_constant(sequence[end:at], first.chain)]
+    constant = [
+        at for at in {start - 1, start, *starts} if is_constant(sequence[end:at], first.chain)
+    ]
     if constant:
         start = max(constant)
         end = start
@@ -282,11 +292,25 @@ def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
     return end, start
 
 
+def _end_of_motif(motif: re.Match[str], chain: ChainName, starts: Collection[int]) -> int:
+    """Return where framework 4 ends: earlier than usual if the second domain starts within it.
+
+    Then its last residues are trimmed, or the first ones of the second domain are: those that it
+    usually has are its own.
+    """
+    end = motif.start(1) + 4
+    for usual, residue in zip(_J_SEGMENT[chain], motif[1][4:], strict=False):
+        if residue not in usual:
+            break
+        end += 1
+    is_trimmed = any(motif.start(1) + 4 < start <= end for start in starts)
+    return end if is_trimmed else motif.end(1)
+
+
 def _starts_by_cysteine(sequence: str, domain: Domain) -> set[int]:
-    """Return where a complete domain would start, close to where immunum says."""
+    """Return where a complete domain would start, by each cysteine that may be its first."""
     cysteines = _CYSTEINE_23.finditer(sequence, domain.start, domain.end)
-    starts = {cysteine.start() - BEFORE_CYSTEINE_23[domain.gene] for cysteine in cysteines}
-    return {start for start in starts if abs(start - domain.start) < ALIGNMENT_SLACK}
+    return {cysteine.start() - BEFORE_CYSTEINE_23[domain.gene] for cysteine in cysteines}
 
 
 def is_constant(residues: str, chain: ChainName) -> bool:

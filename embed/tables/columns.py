@@ -161,6 +161,16 @@ def refuse_absent(
     raise MissingColumn(with_found(problem, present, advice))
 
 
+def with_unit(name: str, names: Sequence[str]) -> str:
+    """Return the only column with a name and a unit in brackets, if no column has the name alone.
+
+    The unit may be one that a row below the header states.
+    """
+    pattern = re.compile(re.escape(name) + r"\s*\([^()]+\)")
+    named = [] if name in names else [other for other in names if pattern.fullmatch(other)]
+    return named[0] if name and len(named) == 1 else name
+
+
 def may_hold(
     names: Iterable[Hashable], chosen: Mapping[str, str], roles: Iterable[str]
 ) -> list[str]:

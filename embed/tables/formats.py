@@ -316,9 +316,10 @@ def read_separated(
     remarks: Sequence[str] = (),
 ) -> Iterator[Chunk]:
     """Read text with this separator, after lines `above`; AIRR files become a row per cell."""
-    names = _header_names(file, separator, above)
+    header, *below = _first_lines(file, separator, above)
+    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
     first_row += above
-    units = _units_below(file, separator, above)
+    units = _units_below(below)
     if units:
         stated = [f"{name!r} in {unit}" for name, unit in zip(names, units, strict=True) if unit]
         remarks = [*remarks, f"row {first_row} is read as units: {', '.join(stated)}"]
@@ -360,20 +361,14 @@ def read_separated(
             left_out = 0
 
 
-def _units_below(file: IO[Any], separator: str, above: int) -> list[str]:
-    """Return the units in the row below the names, with which instruments and papers begin.
+def _units_below(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the units in the first of two rows, with which instruments and papers begin.
 
-    Nothing unless all its cells are units or empty, and the row below has other cells there.
+    Nothing unless all its cells are units or empty, and the next row has other cells there.
     """
-    file.seek(0)
-    top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
-    try:
-        lines = pd.read_csv(file, sep=separator, nrows=3, skiprows=above, **top)
-    except pd.errors.ParserError:  # rows of more fields
+    if len(rows) < 2:
         return []
-    if len(lines) < 3:
-        return []
-    _, row, next_row = lines.fillna("").to_numpy().tolist()
+    row, next_row = rows
     units = [re.sub(r"[()\[\]\s]", "", cell) for cell in row]
     filled = [at for at, unit in enumerate(units) if unit]
     if not (filled and all(_UNIT_ALONE.fullmatch(units[at]) for at in filled)):
@@ -396,20 +391,30 @@ def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
     return {"keep_default_na": False, "na_values": missing}
 
 
-def _header_names(file: IO[Any], separator: str, above: int) -> list[str]:
-    """Return the names in the header; that of a column of row names, which R leaves out, too."""
-    # pandas would take the first fields of longer rows for an index, so that all columns shift
-    file.seek(0)
+def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
+    """Return the cells of the header, and of up to two rows below it.
+
+    The header alone, with an empty name, if R has left out that of the column of row names.
+    """
+    # without a header: pandas would take the first fields of longer rows for an index, so that all
+    # columns shift
     top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
-    top["skiprows"] = above
-    try:
-        names = pd.read_csv(file, sep=separator, nrows=2, **top).iloc[0].tolist()
-    except pd.errors.ParserError as error:
-        names = ["", *_names_above_row_names(file, separator, above)]
-        if not names[1:]:
-            raise ValueError(_MORE_FIELDS if "Expected" in str(error) else str(error)) from error
-    refuse_repeated([name for name in names if name])
-    return [name or f"Unnamed: {number}" for number, name in enumerate(names)]
+    top |= {"sep": separator, "skiprows": above}
+    lines: list[list[str]] = []
+    for rows in (3, 2):  # a third line of more fields is refused with its number
+        file.seek(0)
+        try:
+            lines = pd.read_csv(file, nrows=rows, **top).fillna("").to_numpy().tolist()
+            break
+        except pd.errors.ParserError as error:
+            reason = error
+    if not lines:
+        names = _names_above_row_names(file, separator, above)
+        if not names:
+            raise ValueError(_MORE_FIELDS if "Expected" in str(reason) else str(reason)) from reason
+        lines = [["", *names]]
+    refuse_repeated([name for name in lines[0] if name])
+    return lines
 
 
 def _names_above_row_names(file: IO[bytes], separator: str, above: int) -> list[str]:

@@ -27,6 +27,7 @@ import pandas as pd
 
 from abag.core.errors import TableError
 from abag.core.messages import say
+from abag.core.options import MAY_LACK
 from abag.embed.tables.chains import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
@@ -42,7 +43,14 @@ from abag.embed.tables.chains import (
     parse_antibody,
 )
 from abag.embed.tables.chains import antigen as antigen_chains
-from abag.embed.tables.columns import LONGEST_NAME, ROLES, UNNAMED, MissingColumn, find_columns
+from abag.embed.tables.columns import (
+    LONGEST_NAME,
+    ROLES,
+    UNNAMED,
+    MissingColumn,
+    find_columns,
+    with_unit,
+)
 from abag.embed.tables.content import (
     SHORT,
     antigen_candidates,
@@ -103,6 +111,8 @@ class LayoutRecord:
     """Antibody that mutations are of; empty: none was given. Left out as `antigen` is."""
     numbering: Numbering = "sequential"
     first_residue: int = 1
+    mutations_in_order: bool = field(default=False, metadata=MAY_LACK)
+    """Whether those of heavy and light chains were, as in A50G:WT; absent from files if not."""
     sequences: tuple[str, ...] = ()
     """Files of ``--sequences``: absolute paths, and in a shared predictor the names alone."""
 
@@ -270,7 +280,7 @@ class Layout:
             file, opened[number] = _open_file(part, name, options, reading, remembered, label)
             files.append(file)
         for role, column in options.columns.items():
-            is_present = any(column in file.names for file in files)
+            is_present = any(with_unit(column, file.names) in file.names for file in files)
             if not (is_one or options.matrix or is_present):
                 find_columns(files[0].names, {role: column}, files[0].source)  # raises
         canonical: dict[str, str] = {}  # the name of a role's column, of the first table with one
@@ -405,7 +415,8 @@ def _open_file(
     first = next(chunks)
     present = {*first.names}
     chosen = {}
-    for role, column in options.columns.items():
+    for role, given_name in options.columns.items():
+        column = with_unit(given_name, first.names)
         may_lack = role in of_run or (name is not None and not options.matrix)
         if not column or column in present or not may_lack:
             chosen[role] = column
@@ -568,6 +579,7 @@ def _with_parent(
     top: Table, options: T, kinds: Sequence[Kind], remembered: LayoutRecord
 ) -> tuple[T, References]:
     """Find what cells refer to: as the table or the user says, or as in the run."""
+    in_order = remembered.mutations_in_order
     if remembered.parent and "antibody" not in options.decided:
         if any(map(top.has, ANTIBODY_ROLES)):
             say(
@@ -578,11 +590,11 @@ def _with_parent(
             completed = replace(completed, parent=remembered.parent)
             completed = _with_names(top, completed, remembered, kinds)
             with suppress(MissingColumn):  # of mutations: the parent of the run is none here
-                references = find_references(top, completed, kinds)
+                references = find_references(top, completed, kinds, in_order=in_order)
                 say(f"{top.source}: mutations are of the parent of the run")
                 return completed, references
     options = _with_names(top, options, remembered, kinds)
-    return options, find_references(top, options, kinds)
+    return options, find_references(top, options, kinds, in_order=in_order)
 
 
 def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]) -> T:

@@ -677,13 +677,16 @@ def _in_order(cell: str) -> list[str]:
     return parts if sorted(are_parents) == [False, True] else []
 
 
-def are_in_order(table: Table, name: str) -> bool:
+def are_in_order(table: Table, name: str, *, in_run: bool) -> bool:
     """Tell whether the cells of a column have the mutations of heavy and light chains in order.
 
-    A50G:S52T alone does not say so: both may be of one chain.
+    A50G:S52T alone does not say so, since both may be of one chain, unless it was so `in_run`.
     """
-    cells = map(str, table.distinct_cells(name))
-    return any(_in_order(cell) and _read(cell) for cell in cells)
+    cells = [str(cell) for cell in table.distinct_cells(name)]
+    if any(_in_order(cell) and _read(cell) for cell in cells):
+        return True
+    names_chain = any(mutation.chain for cell in cells for mutation in _read(cell))
+    return in_run and not names_chain and any(":" in cell for cell in cells)
 
 
 def without_wild(table: Table, name: str) -> list[str]:

@@ -300,6 +300,11 @@ class SequenceTable(Table):
         return f"{where}: {self.cell_text(at, column)}"
 
     @property
+    def refuses_bad_rows(self) -> bool:
+        """Whether bad rows of its tables are errors."""
+        return any(file.options.bad_rows == "error" for file in self.files)
+
+    @property
     def all_sources(self) -> str:
         """Names of all tables of which this is a chunk."""
         return ", ".join(file.source for file in self.files)
@@ -362,12 +367,14 @@ def read_pairs(
     as_written: bool = False,
     remembered: LayoutRecord = NOTHING,
     label: DecideLabel | None = None,
+    refuse: bool = True,
 ) -> SequenceTable:
     """Read a table of antibody-antigen pairs, or of one of the `kinds`, and check every sequence.
 
     Rows in which every cell is empty are left out and reported, whatever ``bad_rows`` is. Columns
     for heavy and light take precedence over one for the antibody that ``options.columns`` does not
-    name. `as_written`, `remembered` and `label` are those of `Layout.of`.
+    name. `as_written`, `remembered` and `label` are those of `Layout.of`, `refuse` that of
+    `read_rows`.
 
     Raises
     ------
@@ -384,26 +391,31 @@ def read_pairs(
         remembered=remembered,
         label=label,
     )
-    return read_rows(layout)
+    return read_rows(layout, refuse=refuse)
 
 
-def read_rows(layout: Layout) -> SequenceTable:
-    """Read all rows of the tables of a layout, of which each is one chunk, as `read_pairs` does."""
-    parts = [*check_chunks(layout)]
+def read_rows(layout: Layout, *, refuse: bool = True) -> SequenceTable:
+    """Read all rows of the tables of a layout, of which each is one chunk, as `read_pairs` does.
+
+    Without `refuse`, bad rows are for `label_pairs` to refuse, in one error with bad labels.
+    """
+    parts = [*check_chunks(layout, refuse=refuse)]
     whole = _as_one(layout, parts) if layout.file_column else parts[0]
     return replace(whole, holds_texts=layout.holds_texts)
 
 
-def check_chunks(layout: Layout) -> Iterator[SequenceTable]:
+def check_chunks(layout: Layout, *, refuse: bool = True) -> Iterator[SequenceTable]:
     """Check every row of the tables of a layout, each in the chunks in which it is read.
 
-    A chunk without good rows is empty. The first one says how several tables are joined.
+    A chunk without good rows is empty. The first one says how several tables are joined. `refuse`
+    is that of `read_rows`.
     """
     start = 0
     joined = layout.describe() if layout.file_column else []
     for number in range(len(layout.files)):
         rows = 0
-        for chunk in _check_file(layout, number, layout.chunks_of(number, start)):
+        chunks = layout.chunks_of(number, start)
+        for chunk in _check_file(layout, number, chunks, refuse=refuse):
             rows += len(chunk.frame) + len(chunk.skipped)
             if layout.file_column:
                 chunk = _in_joined(chunk, layout, number, start)
@@ -498,7 +510,9 @@ def _unique(kind: Kind, column: ParsedColumn, numbers: NDArray[np.int64]) -> Uni
     )
 
 
-def _check_file(layout: Layout, number: int, chunks: Iterable[Table]) -> Iterator[SequenceTable]:
+def _check_file(
+    layout: Layout, number: int, chunks: Iterable[Table], *, refuse: bool
+) -> Iterator[SequenceTable]:
     """Check every row of one table; bad rows are refused once all of them are known."""
     file = layout.files[number]
     rows = 0
@@ -508,7 +522,7 @@ def _check_file(layout: Layout, number: int, chunks: Iterable[Table]) -> Iterato
         pairs = _check_rows(chunk, layout.kinds, file)
         rows += len(pairs.frame)
         skipped.update(pairs.skipped)
-        if file.options.bad_rows == "error" and pairs.skipped.bad:
+        if refuse and file.options.bad_rows == "error" and pairs.skipped.bad:
             is_refused = True
         if not is_refused:  # else the rest is only read to list all bad rows
             yield pairs
@@ -532,6 +546,7 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
     if table.reader.numbers is not None:
         numbers = np.array(table.reader.numbers, np.int64)[positions]
     is_empty = table.are_empty()
+    is_empty &= ~table.frame.index.isin([*table.reader.problems])  # of which a reader left nothing
     is_comment = table.are_comments()
     skipped = SkippedRows([(row, EMPTY_ROW) for row in numbers[is_empty].tolist()])
     skipped.rows += [(row, COMMENT) for row in numbers[is_comment].tolist()]

@@ -572,6 +572,11 @@ class References:
         parent = parse_antibody(sequence_text(self.parent)).chains if self.parent else ()
         return "|".join(antigen), "|".join(parent)
 
+    @property
+    def mutations_in_order(self) -> bool:
+        """Whether cells have the mutations of heavy and light chains in order."""
+        return IN_ORDER in self.chain_of_role.values()
+
     def text(self, role: str, cell: object) -> str:
         """Return the text of a sequence in a cell; `UnknownName` if it is a name without one."""
         if role not in self.by_name or self.names is None:
@@ -588,8 +593,12 @@ class References:
         return sequence_text(cell)
 
 
-def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> References:
+def find_references(
+    table: Table, options: TableOptions, kinds: Sequence[Kind], *, in_order: bool
+) -> References:
     """Decide what the cells of a table refer to, from its first rows.
+
+    `in_order` tells whether the run of the table had `References.mutations_in_order`.
 
     Raises
     ------
@@ -607,7 +616,7 @@ def find_references(table: Table, options: TableOptions, kinds: Sequence[Kind]) 
     references = References(names=names, parent=parent, antigen=antigen)
     if names is not None:
         references = _with_names(references, names, table, options, kinds)
-    return _with_mutations(references, table, options, kinds)
+    return _with_mutations(references, table, options, kinds, in_order=in_order)
 
 
 def _with_names(
@@ -639,7 +648,12 @@ def _with_names(
 
 
 def _with_mutations(
-    references: References, table: Table, options: TableOptions, kinds: Sequence[Kind]
+    references: References,
+    table: Table,
+    options: TableOptions,
+    kinds: Sequence[Kind],
+    *,
+    in_order: bool,
 ) -> References:
     """Add the columns of mutations, and how these are read."""
     mutations, further, split = mutation_columns(table, options, kinds)
@@ -666,7 +680,7 @@ def _with_mutations(
         name = mutations["antibody"]
         if chain_id := chain_of_column(name):
             chain_of_role["mutations"] = chain_id
-        elif are_in_order(table, name):
+        elif are_in_order(table, name, in_run=in_order):
             chain_of_role["mutations"] = IN_ORDER
             remarks.append(
                 f"column {name!r}: mutations before ':' are of the heavy chain, those behind it of "

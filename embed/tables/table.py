@@ -246,8 +246,17 @@ _HEADER_OF_MATRIX = re.compile(
 """A header that says, beside the antigen, what the labels are: ``IL-6 (nM)``, ``BA.1-IC50``."""
 _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutations")
 """Roles of columns that say which antibody a row has."""
-_NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*([fpnuµμm]?M|[pnuµμm]?g\s?/\s?m?L)?\s*",
+    re.IGNORECASE,
+)
 """A label or bound, also one that is then refused for its decimal comma."""
+_CLASS = re.compile(
+    "yes|no|y|n|true|false|t|f|[+]+|[+]/-|±|-|pos(itive)?|neg(ative)?|none|weak|low|medium|high|"
+    "strong|(non?[ -]?)?(binder|binding)",
+    re.IGNORECASE,
+)
+"""A label that is yes, no, or another class."""
 _NO_BINDING = frozenset(
     "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
     "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
@@ -283,16 +292,22 @@ def says_no_binding(cell: object) -> bool:
     return re.sub(r"[^a-z]", "", cell.lower()) in _NO_BINDING
 
 
-def holds_labels(cells: pd.Series) -> bool:
-    """Tell whether at least half of the filled cells are numbers, bounds or say no binding.
+def _is_measurement(text: str) -> bool:
+    """Tell whether a cell is a number, a bound, or says no binding."""
+    return says_no_binding(text) or _NUMBER.fullmatch(plain_number(text)) is not None
+
+
+def _is_class(text: str) -> bool:
+    return _CLASS.fullmatch(text) is not None
+
+
+def _holds_labels(cells: pd.Series, is_label: Callable[[str], bool]) -> bool:
+    """Tell whether at least half of the filled cells are labels.
 
     Or fewer, if the others are one or two words, such as ``-`` and ``NT`` for pairs not tested.
     """
     filled = cells.dropna().tolist()
-    others = list[str]()
-    for text in filled:
-        if not (says_no_binding(text) or _NUMBER.fullmatch(plain_number(text))):
-            others.append(text)
+    others = [text for text in filled if not is_label(text)]
     labels = len(filled) - len(others)
     return labels > 0 and (len(filled) <= 2 * labels or len({*others}) <= _MOST_MARKS)
 
@@ -510,14 +525,16 @@ def _read_matrix(
         named.update(ties.get(role, ()))
     index = {*filter(UNNAMED.fullmatch, names)}
     free = [name for name in names if name not in named and name not in index]
-    antigens = [name for name in free if holds_labels(texts[name])]
+    antigens: list[str] = []
+    for is_label in (_is_measurement, _is_class):  # beside numbers, a yes describes the antibody
+        antigens = antigens or [name for name in free if _holds_labels(texts[name], is_label)]
     others = [name for name in names if name not in antigens]
     if not antigens or not others:
         missing = "columns of labels" if not antigens else "column that names the antibodies"
         msg = (
             f"{source}: it has no {missing}; --matrix expects a row per antibody and a column "
-            "per antigen with numbers in the cells. Leave --matrix out for a table with a row per "
-            "pair."
+            "per antigen with numbers, or words such as yes and no, in the cells. Leave --matrix "
+            "out for a table with a row per pair."
         )
         raise TableError(msg)
     antigen_names, label_column = _names_in_headers(antigens)

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains
     from abag.embed.tables.layout import LayoutRecord
     from abag.head.models.kernels import GaussianProcess
+    from abag.head.models.trees import Trees
+    from abag.head.predictor.parts import Parts
     from abag.head.predictor.predictor import Predictor
     from abag.head.regimes.splits import FoundRegimes
 
@@ -174,12 +176,18 @@ def _with_differences(
     pkd = scores["pkd_predicted"].to_numpy()
     at = list(scores).index("regime")
     scores.insert(at, "difference", pkd - predict_parents(predictor, vectors, parent, regimes))
-    spread_of = {name: regime.mixture.spread for name, regime in predictor.regimes.items()}
-    if predictor.parts.with_variance and any(spread_of.values()):
-        spread = np.array([spread_of[name] for name in regimes.used.tolist()], np.float64)
-        sigma = spread * deviation(predictor, vectors, parent)
+    mixtures = {name: regime.mixture for name, regime in predictor.regimes.items()}
+    if predictor.parts.with_variance and any(mixture.spread for mixture in mixtures.values()):
+        variances = difference_variances(predictor.parts, vectors, parent)
         # of a regime whose errors do not follow the deviation, it says nothing
-        scores.insert(at + 1, "difference_sigma", np.where(spread > 0, sigma, np.nan))
+        sigma = np.full(len(scores), np.nan)
+        for name in set(regimes.used.tolist()):
+            mixture = mixtures[name]
+            if mixture.spread:
+                rows = regimes.used == name
+                variance = mixture.variance(variances, len(scores))
+                sigma[rows] = mixture.spread * np.sqrt(variance[rows])
+        scores.insert(at + 1, "difference_sigma", sigma)
     return scores
 
 
@@ -214,20 +222,21 @@ def _with_likelihoods(
     return scores.assign(**added)
 
 
-def deviation(predictor: Predictor, vectors: PairVectors, parent: Index) -> Floats:
-    """Return the standard deviation of each pair's difference from its parent, (P,) in pKd."""
-    variances = []
-    for name, models in predictor.parts.models.items():
-        if MODELS[name].has_posterior:
-            processes = [cast("GaussianProcess", model) for model in models]
-            variances += [process.difference_variance(vectors, parent) for process in processes]
-    if variances:  # as for sigma, those of ensembles count only where no model has a posterior
-        return np.asarray(np.sqrt(np.mean(variances, axis=0)))
-    for models in predictor.parts.models.values():
-        if len(models) > 1:
+def difference_variances(parts: Parts, vectors: PairVectors, parent: Index) -> dict[str, Floats]:
+    """Return the variance of each pair's difference from its parent in pKd^2, (P,), by part."""
+    variances = {}
+    for name in parts.with_variance:
+        models = parts.models[name]
+        if MODELS[name].has_variance:
+            of_part = []
+            for model in models:
+                varying = cast("GaussianProcess | Trees", model)
+                of_part.append(varying.difference_variance(vectors, parent))
+            variances[name] = np.asarray(np.mean(of_part, axis=0))
+        else:
             predicted = np.stack([model.predict(vectors) for model in models])
-            variances.append(np.var(predicted - predicted[:, parent], axis=0))
-    return np.asarray(np.sqrt(np.mean(variances, axis=0)))
+            variances[name] = np.asarray(np.var(predicted - predicted[:, parent], axis=0))
+    return variances
 
 
 BEST = 5

@@ -6,7 +6,7 @@ P pairs, N antibodies, M antigens; D and E are the widths of their vectors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.labels.options import LabelOptions, PairColumnOptions, SplitOptions
 from abag.head.regimes.folds import make_splits
-from abag.head.regimes.relations import PairGroups
+from abag.head.regimes.splits import PairGroups
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -245,7 +245,7 @@ def dataset(
     """
     chosen = DatasetOptions.from_keywords(options, "dataset")
     decide = partial(decide_label, options=chosen)
-    read = read_pairs(table, replace(chosen, bad_rows="skip"), label=decide)
+    read = read_pairs(table, chosen, label=decide, refuse=False)
     opened = as_store(store)
     folders = {}
     for kind in read.kinds:
@@ -253,8 +253,7 @@ def dataset(
         view = chosen.vectors_of(kind)
         folders[kind] = folder_with(opened, kind, view["encoder"], keys, read.source)
         folders[kind].read(keys[:1], view["pooling"])  # checks
-    strict = chosen.bad_rows == "error"
-    pairs = label_pairs(read, refuse_sequences=strict, folders=lambda: folders)
+    pairs = label_pairs(read, folders=lambda: folders)
     report_counts(pairs)
     pairs = with_feature_columns(pairs)
     row_labels = table.index if isinstance(table, pd.DataFrame) else None

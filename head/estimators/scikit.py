@@ -42,7 +42,7 @@ from abag.head.labels.options import LabelOptions, SplitOptions, named_beside
 from abag.head.models.config import FitConfig
 from abag.head.predictor.predictor import Scorer
 from abag.head.predictor.scoring import load_predictor
-from abag.head.regimes.relations import PairGroups
+from abag.head.regimes.splits import PairGroups
 from abag.head.training.inputs import RunInputs, layout_of_run, vectors_of_pairs
 
 if TYPE_CHECKING:
@@ -392,8 +392,8 @@ class PairEstimator(BaseEstimator):  # type: ignore[misc] # no types
                 if folder.info.get("adapter"):
                     adapters[kind] = folder.path / ADAPTER_FOLDER
             with TemporaryDirectory(prefix="abag-fit-") as scratch:
-                constants = table.files[0].references.constants()
-                layout = layout_of_run(config, pairs, table.columns, constants)
+                references = table.files[0].references
+                layout = layout_of_run(config, pairs, table.columns, references)
                 inputs = RunInputs(pairs, store, vectors, layout, config)
                 at = Path(scratch)
                 regimes = fit_predictor(inputs, at / "run", at / "predictor")

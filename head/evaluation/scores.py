@@ -38,17 +38,19 @@ from abag.core.arrays import Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
 from abag.head.evaluation.metrics import MIN_ROWS_PER_ANTIGEN, Order, decidable_pairs
 from abag.head.labels.headers import PKD, Quantity
-from abag.head.regimes.sides import (
+from abag.head.regimes.splits import (
     LEAST_GROUPS,
     LEAST_ROWS,
+    MUTATED,
+    TEST,
     effective_groups,
     effective_number,
+    learned_rows,
 )
-from abag.head.regimes.splits import MUTATED, TEST, learned_rows
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.splits import MeasuredRegime
 
 
 LEVEL = 0.975

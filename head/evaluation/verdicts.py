@@ -40,7 +40,7 @@ from scipy.special import ndtr
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import align, counted, quoted
-from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.chains import KINDS, TEXT_ROLES, Kind
 from abag.embed.tables.table import read_texts
 from abag.head.evaluation.metrics import (
     METRICS,
@@ -63,12 +63,20 @@ from abag.head.evaluation.scores import (
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
 from abag.head.labels.options import FLOOR_SHARE
-from abag.head.regimes.sides import LEAST_GROUPS, LEAST_ROWS, effective_groups
-from abag.head.regimes.splits import REGIMES, TEST, Shown, applicable, total_leaks
+from abag.head.regimes.splits import (
+    LEAST_GROUPS,
+    LEAST_ROWS,
+    REGIMES,
+    TEST,
+    Shown,
+    applicable,
+    effective_groups,
+    total_leaks,
+)
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.splits import MeasuredRegime
 
 
 WANTED = (("recall", 0.5), ("recall", 0.8), ("precision", 0.5), ("precision", 0.8))
@@ -564,10 +572,14 @@ MOST_WORDS = 20
 """Distinct cells of a column that may say what the labels of its rows are of."""
 LOOKED_AT = 2_000
 """Pairs of several measurements in which such a column is looked for."""
-FEWEST_SHIFTED = 20
-"""Measurements of pairs with several, from which a column is said to shift labels."""
-SHIFTED_SHARE = 0.5
-"""Share of the variance within pairs that the values of such a column explain: never by chance."""
+FEWEST_MEASURED = 20
+"""Measurements of pairs with several, from which a column is said to explain their differences."""
+LEFT_BY_SHIFT = 0.5
+"""Share of the variance within pairs, at most, that is left by one shift for each value of it."""
+LEFT_BY_VALUE = 0.25
+"""Share that is left within each pair and value: less than replicates have by chance."""
+SAME_NUMBERS = 0.95
+"""Rank correlation from which such a column repeats the label."""
 _KEEP_ONE = ": if it says what was measured, keep the rows of one of its values."
 FEWEST_BESIDE_FAR = 10  # different labels, below which none is far
 
@@ -680,7 +692,11 @@ def _problems_of_classes(pairs: LabelledPairs, conflicting: int) -> list[str]:
             )
     if conflicting:
         which = "1 pair has" if conflicting == 1 else f"{conflicting:,} pairs have"
-        lines.append(f"{which} replicates of different classes, which are counted on both sides.")
+        column, _ = _what_parts(pairs)
+        more = f" Column {column!r} tells them apart{_KEEP_ONE}" if column else ""
+        lines.append(
+            f"{which} replicates of different classes, which are counted on both sides.{more}"
+        )
     return lines
 
 
@@ -792,36 +808,59 @@ def _implausible_labels(summary: dict[str, Any], pairs: LabelledPairs) -> list[s
 
 
 def _what_parts(pairs: LabelledPairs) -> tuple[str, bool]:
-    """Return the column of which no two measurements of a pair share a value, as in a long table.
+    """Return the column that says what the measurements of a pair are of, as in a long table.
 
-    And whether their labels differ by it, as replicates of two pH do; else it is one of words.
+    And whether their labels differ by it, as those of two pH do; else it is one of words.
     """
     if pairs.usable is None:
         return "", False
     pair = ["antibody", "antigen"]
     rows = pairs.usable[pairs.usable.duplicated(pair, keep=False)]
     rows = rows[rows.groupby(pair, sort=False).ngroup() < LOOKED_AT]
-    used = {*pairs.table.columns.values()}
+    read = {*TEXT_ROLES, "pkd", "censored", "id", "antibody_name"}
+    used = {name for role, name in pairs.table.columns.items() if role in read}
     of_words = ""
     for name in [name for name in pairs.table.names if name not in used]:
         texts = read_texts(pairs.table.frame[name].iloc[rows["row"]]).set_axis(rows.index)
         words = texts.drop_duplicates()
-        are_few = 1 < len(words) <= MOST_WORDS and 2 * len(words) < len(texts)
-        if not are_few or rows[pair].assign(text=texts).duplicated().any():
+        if not (1 < len(words) <= MOST_WORDS and 2 * len(words) < len(texts)):
             continue
-        if _shifts(rows[rows["censored"] == 0], texts):
+        measured = rows.assign(word=texts).drop_duplicates([*pair, "word", "pkd"])  # copies
+        words_of_pair = measured.groupby(pair)["word"].nunique()
+        if 2 * (words_of_pair > 1).sum() <= len(words_of_pair):
+            continue  # most pairs have one of its values, such as a plate
+        exact = measured[measured["censored"] == 0]
+        numbers = pd.to_numeric(exact["word"], errors="coerce")
+        if abs(exact["pkd"].rank().corr(numbers.rank())) > SAME_NUMBERS:
+            continue
+        if _explains(exact):
             return name, True
-        if not of_words and words.str.contains("[A-Za-z]{2}").all():
+        is_of_each = len(measured) == words_of_pair.sum()
+        if is_of_each and not of_words and words.str.contains("[A-Za-z]{2}").all():
             of_words = name
     return of_words, False
 
 
-def _shifts(rows: pd.DataFrame, words: pd.Series) -> bool:
-    """Tell whether words of rows explain most of how labels of a pair differ from their mean."""
-    differences = rows["pkd"] - rows.groupby(["antibody", "antigen"])["pkd"].transform("mean")
-    by_word = differences.groupby(words.loc[rows.index])
-    between = (by_word.size() * by_word.mean() ** 2).sum()
-    return len(rows) >= FEWEST_SHIFTED and bool(between > SHIFTED_SHARE * (differences**2).sum())
+def _explains(rows: pd.DataFrame) -> bool:
+    """Tell whether words of rows explain most of how labels of a pair differ from their mean.
+
+    Each by one shift in all pairs, or in each pair by its own, which replicates of a word show.
+    """
+    pair = ["antibody", "antigen"]
+    differences = rows["pkd"] - rows.groupby(pair)["pkd"].transform("mean")
+    left_by_shift = differences - differences.groupby(rows["word"]).transform("mean")
+    of_value = rows.groupby([*pair, "word"])["pkd"]
+    left_by_value = rows["pkd"] - of_value.transform("mean")
+    free = len(rows) - len(rows.groupby(pair))
+    free_by_shift = free - rows["word"].nunique() + 1
+    free_by_value = len(rows) - len(of_value)
+    if len(rows) < FEWEST_MEASURED or free_by_shift < 1:
+        return False
+    variance = (differences**2).sum() / free
+    is_shifted = (left_by_shift**2).sum() / free_by_shift < LEFT_BY_SHIFT * variance
+    if is_shifted or free_by_value < FEWEST_MEASURED:
+        return bool(is_shifted)
+    return bool((left_by_value**2).sum() / free_by_value < LEFT_BY_VALUE * variance)
 
 
 def _count_disputed_antigens(pairs: LabelledPairs) -> int:

@@ -160,6 +160,15 @@ def _words_among(values: dict[str, int]) -> tuple[str, str] | None:
     return None if are_numbers else found
 
 
+def words_beside_others(cells: pd.Series) -> tuple[str, ...]:
+    """Return the words for no and yes of most cells of a column with a few others, or nothing."""
+    values = _spelled_values(cells) if cells.nunique() <= _LISTED else {}
+    known = {value: rows for value, rows in values.items() if says_yes_or_no(value)}
+    words = class_words(known)
+    is_both = words is not None and known.keys() == {*words} and len(known) < len(values)
+    return words if words and is_both and 2 * sum(known.values()) > sum(values.values()) else ()
+
+
 def _name_words(name: str) -> list[str]:
     return re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
 
@@ -335,9 +344,9 @@ def _two_classes(where: str, values: dict[str, int], positive: str | None) -> tu
     msg = (
         f"{where} has {lacks}{len(values)} different cells ({listed or 'all are empty'}); expected "
         "a word for each of two classes, of which one is known to be positive, such as yes and no. "
-        f"Write one word per class, choose the positive one with {choice}, name ordered classes "
-        "from low to high with --classes NAMES, or read numbers with --label value --better "
-        "higher, or lower."
+        f"Write one word per class, choose the positive one with {choice}, name the classes from "
+        "low to high with --classes NAMES (--bad-rows skip leaves other cells out), or read "
+        "numbers with --label value --better higher, or lower."
     )
     raise LabelError(msg)
 

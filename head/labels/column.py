@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
+from abag.core.messages import shell_quoted
 from abag.core.options import parse
 from abag.embed.tables.chains import TEXT_ROLES
 from abag.embed.tables.columns import (
@@ -36,7 +37,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import CellNumbers, read_bounds, read_texts
+from abag.embed.tables.table import CellNumbers, read_texts
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -47,7 +48,9 @@ from abag.head.labels.classes import (
     refuse_other_options,
     refuse_two_values,
     says_class,
+    spelled,
     unit_of,
+    words_beside_others,
 )
 from abag.head.labels.features import (
     NO_DESCRIPTION,
@@ -68,8 +71,10 @@ from abag.head.labels.headers import (
     outside,
     plain_text,
     read_header,
+    read_in_unit,
     spans_decades,
     to_pkd,
+    unit_of_texts,
     written_by,
 )
 from abag.head.labels.options import (
@@ -153,7 +158,17 @@ class Column:
         header = read_header(self.name)
         if self.name.strip() in RATES and {*RATES} <= {name.strip() for name in self.table.names}:
             return replace(header, units=(), sure=False, not_label="a rate")
+        if self.unit_in_cells is not None:
+            return replace(header, units=(self.unit_in_cells,), affinity=True)
         return header
+
+    @cached_property
+    def unit_in_cells(self) -> Label | None:
+        """Unit that its cells state, as ``300 pM``, where it is named like an affinity without."""
+        header = read_header(self.name)
+        if header.units or header.not_label or not (header.affinity or header.plain):
+            return None
+        return unit_of_texts(self.name, distinct_texts(self.table, self.name))
 
     @cached_property
     def command(self) -> str:
@@ -178,7 +193,7 @@ class Column:
     @cached_property
     def bounds(self) -> CellNumbers:
         """The numbers of the cells, and on which side of them values lie."""
-        return read_bounds(self.table.frame[self.name])
+        return read_in_unit(self.table.frame[self.name], self.header.unit)[0]
 
     @property
     def numbers(self) -> Floats:
@@ -248,6 +263,12 @@ class Column:
         are_words = len(words) > 2 and all(_STRENGTH.fullmatch(word.lower()) for word in words)
         return words if are_words else []
 
+    @cached_property
+    def words_beside_others(self) -> tuple[str, ...]:
+        """Its words for no and yes, if it is named like a label and a few other cells are not."""
+        is_named = is_named_like_classes(self.name) and not self.header.names_affinity
+        return words_beside_others(self.filled) if is_named else ()
+
     @property
     def is_beside_labels(self) -> bool:
         """Whether it numbers, counts or describes rows, or holds classes."""
@@ -293,6 +314,14 @@ class Column:
             choice = column_option("label", self.name)
             words = quote_names(self.ordered_words)
             return f"{self.name!r} holds {words}: use {choice} --classes NAMES, the worst first."
+        if self.words_beside_others:
+            choice = column_option("label", self.name)
+            cells = quote_names([*map(spelled, self.table.distinct_cells(self.name))])
+            named = f"--classes {shell_quoted(','.join(self.words_beside_others))}"
+            return (
+                f"{self.name!r} holds {cells}: use {choice} {named}, with --bad-rows skip to leave "
+                "out the others."
+            )
         if header.affinity and re.search(r"±|\+\s*/\s*-", self.name) and not self.holds_numbers:
             return f"{self.name!r} holds values and errors: write them into two columns."
         if header.not_label or not (header.affinity or header.plain):
@@ -572,6 +601,7 @@ class Columns:
 AS_IN_THE_RUN = "as in the run"
 """Why a column has a unit."""
 _IN_THE_NAME = "the column is named so"
+IN_THE_CELLS = "the cells say so"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -607,6 +637,8 @@ class RunLayout(LayoutRecord):
     def to_json(self) -> dict[str, Any]:
         """Return what `of_json` restores."""
         layout: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples are lists
+        if not self.mutations_in_order:
+            del layout["mutations_in_order"]
         return layout
 
     @classmethod
@@ -751,7 +783,7 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             f"Choose another with --column {role}=NAME, or rename it{hint}."
         )
     if given is not None:
-        if header.units and given not in header.units:
+        if header.units and given not in header.units and column.unit_in_cells is None:
             column.refuse(
                 f"is named like {' or '.join(header.units)}, but --label says {given}; expected "
                 "the unit of the name. Leave --label out, or rename the column."
@@ -763,7 +795,7 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
     if remembered is not None and is_of_run and len(header.units) != 1:
         return remembered.unit, AS_IN_THE_RUN
     if header.units:
-        return header.units[0], _IN_THE_NAME
+        return header.units[0], _IN_THE_NAME if column.unit_in_cells is None else IN_THE_CELLS
     if header.of_alphaseq:
         column.refuse(
             f"names no unit; AlphaSeq gives {ALPHASEQ_WORDS}. If it is that, "

@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,11 @@ from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
 from abag.core.messages import printable, quoted
 from abag.core.options import parse
+from abag.embed.tables.table import CellNumbers, plain_number, read_bounds
 from abag.head.labels.options import ANTIBODY_KDA, UNITS, Better, Label, Scale
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
@@ -222,7 +223,10 @@ _REASONS = {
     "a difference": (
         "delta", "ddelta", "ddg", "dddg", "dpkd", "dkd", "dlogkd", "diff", "difference",
     ),
-    "a ratio": ("ratio", "fold", "foldchange", "fc", "change", "percent", "pct", "percentage"),
+    "a ratio": (
+        "ratio", "fold", "foldchange", "fc", "change", "percent", "pct", "percentage", "relative",
+        "rel",
+    ),
     "a rate": ("kon", "koff", "kass", "kdis", "kdiss", "kobs", "rate", "konoff"),
     "a mass": ("kda", "mw"),
     "another energy": ("ddh", "dh", "ds", "tds", "folding", "unfolding", "unfold", "stability"),
@@ -563,6 +567,88 @@ def _one_quantity(quantities: set[str], unit: str) -> str:
         return kinds.pop()
     of_scale = [x.written[0] for x in UNITS.values() if unit and unit == x.scales[0]]
     return of_scale[0] if of_scale else "kd"
+
+
+# ---- cells with a unit of their own, such as ">10 µM" ------------------------------------------
+
+
+_WITH_UNIT = re.compile(
+    r"(?P<number>.*[0-9.⁰¹²³⁴⁵⁶⁷⁸⁹])\s*(?P<unit>[munpfµμ]?M|[munpµμ]?g\s?/\s?m?[lL])\s*"
+)
+_NUMBER = re.compile(
+    r"(?P<relation>[\s<>≥≤=~]*)(?P<digits>[0-9.]*[0-9]|[0-9][0-9.,]*)(?P<power>[eE][-+]?[0-9]+)?"
+)
+
+
+def unit_of_texts(name: str, texts: Iterable[str]) -> Label | None:
+    """Return the unit that all numbers of a column state; nM or ug/mL if units differ.
+
+    Parameters
+    ----------
+    name : str
+        Of the column, which states no unit.
+    texts : iterable of str
+        Its distinct cells. Those without a digit, such as ``NB``, are of no unit.
+    """
+    quantity = name if read_header(name).names_affinity else "KD"
+    stated: list[Label] = []
+    for text in texts:
+        if re.search("[0-9]", text):
+            _, unit = _number_and_unit(text, quantity)
+            if unit is None or (stated and _power_between(unit, stated[0]) is None):
+                return None
+            stated.append(unit)
+    if len({*stated}) > 1:
+        return "ug_ml" if UNITS[stated[0]].of_mass else "kd_nm"
+    return stated[0] if stated else None
+
+
+def read_in_unit(cells: pd.Series, unit: Label | None) -> tuple[CellNumbers, Bools]:
+    """Read the numbers and bounds of R cells in a unit, and tell which state their own, (R,).
+
+    ``>10 µM`` is above 10,000 in ``kd_nm``. What cannot be converted is no number.
+    """
+    read = read_bounds(cells)
+    has_unit = np.zeros(len(cells), np.bool_)
+    if unit is None or not UNITS[unit].takes_log:
+        return read, has_unit
+    changed = cells.astype(object)
+    for at in np.flatnonzero(np.isnan(read.values) & cells.notna().to_numpy(np.bool_)).tolist():
+        cell = cells.iloc[at]
+        number = _in_unit(cell, unit) if isinstance(cell, str) else None
+        if number is not None:
+            changed.iloc[at] = number
+            has_unit[at] = True
+    return (read_bounds(changed) if has_unit.any() else read), has_unit
+
+
+def _number_and_unit(text: str, quantity: str = "KD") -> tuple[str, Label | None]:
+    """Divide a cell such as ``>10 µM`` into its number and its unit; None if it states none."""
+    cell = _WITH_UNIT.fullmatch(text)
+    number = plain_number(cell["number"]) if cell else ""
+    if cell is None or not _NUMBER.fullmatch(number):
+        return "", None
+    return number, read_header(f"{quantity} ({cell['unit']})").unit
+
+
+def _in_unit(text: str, unit: Label) -> str | None:
+    """Spell the number of a cell in a unit, with its relation; None if it states no unit."""
+    number, own = _number_and_unit(text)
+    power = None if own is None else _power_between(own, unit)
+    if not power:
+        return None if power is None else number
+    parts = _NUMBER.fullmatch(number)
+    if parts is None or "," in number or number.count(".") > 1:
+        return None  # what its marks mean, other cells tell
+    value = Decimal(f"{parts['digits']}{parts['power'] or ''}").scaleb(power)
+    return f"{parts['relation']}{value}"
+
+
+def _power_between(own: Label, unit: Label) -> int | None:
+    """Return the power of ten by which numbers in one unit become those in another."""
+    first, second = UNITS[own], UNITS[unit]
+    is_same = first.written == second.written and first.of_mass == second.of_mass
+    return round(second.at_one - first.at_one) if is_same and first.takes_log else None
 
 
 LONGEST_QUANTITY = 60

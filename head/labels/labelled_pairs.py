@@ -29,6 +29,7 @@ from abag.core.messages import LONGEST_QUOTE, counted, quoted, say
 from abag.embed.store.store import LOGLIK, EncoderFolder
 from abag.embed.tables.chains import Kind
 from abag.embed.tables.columns import quote_names, quote_some, simplified
+from abag.embed.tables.layout import NOTHING
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, SkippedRows, describe_rows, read_pairs
 from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts
@@ -36,6 +37,7 @@ from abag.head.labels.classes import holds_classes, says_no, says_whether_bound
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
+    RunLayout,
     decide_label,
 )
 from abag.head.labels.features import (
@@ -302,6 +304,8 @@ def _reading_of(table: SequenceTable, affinities: Affinities) -> LabelReading:
 def _labels_at_limits(table: SequenceTable, affinities: Affinities) -> Iterator[str]:
     """Say which columns say of exact labels that they are limits, or that the pair does not bind.
 
+    And which do not say so where a word or an empty cell is read as no binding.
+
     A column of relations says which labels are bounds.
     """
     if table.has("censored") or affinities.quantity.classes:
@@ -315,8 +319,16 @@ def _labels_at_limits(table: SequenceTable, affinities: Affinities) -> Iterator[
             at_limit = is_exact & (affinities.raw == read_numbers(table.frame[name]))
             said = "has the number of an exact label"
         elif is_affinity and says_whether_bound(name) and holds_classes(table, name):
-            at_limit = is_exact & says_no(table.frame[name])
+            binds_not = says_no(table.frame[name])
+            at_limit = is_exact & binds_not
             said = "says no binding beside an exact label"
+            others = np.flatnonzero(affinities.no_binding & ~binds_not)
+            if len(others):
+                yield (
+                    f"Column {name!r} does not say no binding in {counted(len(others), 'row')} "
+                    f"read as no binding, such as row {table.row_name(others[0])} with "
+                    f"{table.cell_text(others[0], name)}: leave out pairs that were not measured."
+                )
         else:
             continue
         rows = np.flatnonzero(at_limit)
@@ -476,29 +488,34 @@ class LabelledPairs:
 
 
 def read_labelled_pairs(
-    table: TableLike, reading: TableOptions, labels: LabelOptions
+    table: TableLike,
+    reading: TableOptions,
+    labels: LabelOptions,
+    layout: RunLayout | None = None,
 ) -> LabelledPairs:
-    """Read the pairs of a table and their labels; an error lists bad sequences and bad labels."""
-    # skipped here, so that one error lists bad sequences and bad labels together
-    decide = partial(decide_label, options=labels)
-    read = read_pairs(table, replace(reading, bad_rows="skip"), label=decide)
-    return label_pairs(read, refuse_sequences=labels.bad_rows == "error")
+    """Read the pairs of a table and their labels; an error lists bad sequences and bad labels.
+
+    With the `layout` of a run, they are read as the run read its own.
+    """
+    remembered = NOTHING if layout is None else layout
+    of_run = None if layout is None else layout.label
+    decide = partial(decide_label, options=labels, remembered=of_run)
+    read = read_pairs(table, reading, remembered=remembered, label=decide, refuse=False)
+    return label_pairs(read)
 
 
 def label_pairs(
     table: SequenceTable,
     *,
-    refuse_sequences: bool = False,
     beside: Sequence[ColumnBeside] | None = None,
     label: ReadLabel | None = None,
     folders: Callable[[], Mapping[Kind, EncoderFolder]] | None = None,
 ) -> LabelledPairs:
     """Join the label of a table with its relations and types of affinity; merge replicates.
 
-    With `refuse_sequences`, rows that were skipped for their sequences are refused, too; `beside`
-    has the columns of features and errors, by default those of the table; `label` is that of the
-    table, if it is read already; `folders` finds the vectors of each kind, whose likelihoods may be
-    features. Replicates of different categories are not merged.
+    `beside` has the columns of features and errors, by default those of the table; `label` is that
+    of the table, if it is read already; `folders` finds the vectors of each kind, whose likelihoods
+    may be features. Replicates of different categories are not merged.
     """
     named = columns_beside(table) if beside is None else tuple(beside)
     if folders is not None and any(column.in_store for column in named):
@@ -506,7 +523,7 @@ def label_pairs(
     affinities, reading, options = label or read_label(table)
     table = table.sorted_by_key()  # every draw over sequences is then the same for any row order
     quantity = affinities.quantity
-    labels = check_labels(table, affinities, options, refuse_sequences=refuse_sequences)
+    labels = check_labels(table, affinities, options)
     table = replace(table, skipped=SkippedRows([*table.skipped.rows, *labels.bad]))
     for column in named:
         if column.refused is not None:

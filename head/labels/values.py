@@ -35,9 +35,9 @@ from abag.embed.tables.table import (
     with_unclear_point,
 )
 from abag.head.labels.classes import read_classes, refuse_two_values, says_class
-from abag.head.labels.column import ColumnMeaning, LabelLayout
+from abag.head.labels.column import IN_THE_CELLS, ColumnMeaning, LabelLayout
 from abag.head.labels.features import ColumnBeside
-from abag.head.labels.headers import USUAL_PKD, outside, to_pkd
+from abag.head.labels.headers import USUAL_PKD, outside, read_in_unit, to_pkd
 from abag.head.labels.options import ANTIBODY_KDA, UNITS, Label, LabelOptions
 
 LARGEST = 1e100
@@ -79,6 +79,8 @@ class Affinities(ColumnMeaning):
     """The same in pKd; None if they are refused."""
     commas: str = ""
     """What commas in the cells are, as `CellNumbers` says."""
+    with_units: tuple[str, ...] = ()
+    """Cells that state a unit of their own, which were converted."""
 
     def describe(self, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
@@ -90,6 +92,10 @@ class Affinities(ColumnMeaning):
             evidence.append(self.why)
         if self.commas in _COMMAS:
             evidence.append(_COMMAS[self.commas])
+        if self.with_units:
+            example = quoted(self.with_units[0])
+            number = counted(len(self.with_units), "cell")
+            evidence.append(f"{number} with a unit, such as {example}")
         if UNITS[self.unit].of_mass:
             is_usual = self.molar_mass_kda == ANTIBODY_KDA
             of_igg = ", that of IgG: --molar-mass gives another" if is_usual else ""
@@ -155,11 +161,14 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     cells = table.frame[column]
     is_weaker_above = UNITS[unit].stronger == "lower"
     commas = ""
+    has_unit = np.zeros(len(cells), np.bool_)
     if meaning.quantity.classes:
         raw = pkd = read_classes(cells, meaning.quantity.classes)
         side = np.zeros(len(raw), np.int8)
     else:
-        raw, side, commas = read_bounds(cells)
+        (raw, side, commas), has_unit = read_in_unit(cells, unit)
+        if meaning.why == IN_THE_CELLS:
+            raw = np.where(has_unit, raw, np.nan)  # in a unit that is not known
         pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
         if number := with_unclear_point(table.distinct_cells(column)):
             as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
@@ -178,6 +187,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         molar_mass_kda=options.molar_mass_kda,
         quantity=meaning.quantity,
         commas=commas,
+        with_units=tuple(map(str, cells[has_unit])),
     )
     if meaning.quantity.classes:
         return affinities
@@ -441,13 +451,10 @@ def check_labels(
     table: SequenceTable,
     affinities: Affinities,
     options: LabelOptions,
-    *,
-    refuse_sequences: bool,
 ) -> CheckedLabels:
     """Find the rows of the affinity type, and those of them with a label in the valid range.
 
-    Rows that are not to be skipped are refused, with `refuse_sequences` also those that were
-    skipped for their sequences.
+    Rows that are not to be skipped are refused, also those with bad sequences.
     """
     quantity = affinities.quantity
     of_type = _of_type(table, options.affinity_type)
@@ -470,7 +477,7 @@ def check_labels(
     pkd[~usable] = np.nan
     are_refused = options.bad_rows == "error" or not usable.any()
     refused = SkippedRows([*bad] if are_refused else [])
-    if refuse_sequences:
+    if table.refuses_bad_rows:
         refused.update(table.skipped)
     if refused.bad:
         raise refused.refusal(table.source, kept=int(usable.sum()))
@@ -532,6 +539,8 @@ def _bad_cell(
             f"a {'positive' if is_log else 'finite'} number alone, with a point before decimals "
             "and nothing between thousands, such as 1.5e-09, or a bound such as <0.1"
         )
+        if affinities.why == IN_THE_CELLS:
+            expected = "a number with its unit, as the others have, such as 1.5 nM or <0.1 nM"
     advice = "Fix it."
     if quantity.classes:
         advice = "Fix it, if it is of a class."

@@ -26,8 +26,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, weights_of
-from abag.head.regimes.sides import effective_groups
-from abag.head.regimes.splits import judged
+from abag.head.regimes.splits import effective_groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -41,7 +41,7 @@ class ModelEntry:
     """Training pairs above which a stack leaves it out, because it would take minutes."""
     is_baseline: bool = False
     """Whether every fit is compared with it, also if it is no part of the head."""
-    has_posterior: bool = False
+    has_variance: bool = False
     """Whether it gives a variance for each prediction."""
 
 
@@ -58,7 +58,7 @@ MODELS: Mapping[str, ModelEntry] = {
     ),
     "kernel": ModelEntry(
         help="kernel ridge, the kernel chosen by inner folds",
-        load=kernels.GaussianProcess.load, settings=kernels.ProcessSettings, has_posterior=True,
+        load=kernels.GaussianProcess.load, settings=kernels.ProcessSettings, has_variance=True,
         fit=partial(
             kernel_search.fit_gaussian_process, criterion=kernel_search.CRITERIA["kernel"]
         ),
@@ -66,7 +66,7 @@ MODELS: Mapping[str, ModelEntry] = {
     ),
     "gp": ModelEntry(
         help="Gaussian process, the kernel chosen by the evidence",
-        load=kernels.GaussianProcess.load, settings=kernels.ProcessSettings, has_posterior=True,
+        load=kernels.GaussianProcess.load, settings=kernels.ProcessSettings, has_variance=True,
         fit=partial(
             kernel_search.fit_gaussian_process, criterion=kernel_search.CRITERIA["gp"]
         ),
@@ -75,7 +75,7 @@ MODELS: Mapping[str, ModelEntry] = {
     residue_kernel.RESIDUE_KERNEL: ModelEntry(
         help="kernel ridge on substitutions of residues of variants", reads="residues",
         load=residue_kernel.ResidueKernel.load, settings=residue_kernel.ResidueSettings,
-        has_posterior=True,
+        has_variance=True,
         fit=residue_kernel.fit_residue_kernel, most_pairs=12_000,
     ),
     "ridge": ModelEntry(
@@ -106,7 +106,8 @@ MODELS: Mapping[str, ModelEntry] = {
     "trees": ModelEntry(
         help="extremely randomised trees on residues of variants and residue frequencies",
         reads="composition",
-        load=trees.Trees.load, settings=trees.TreeSettings, fit=trees.fit_trees,
+        load=trees.Trees.load, settings=trees.TreeSettings, has_variance=True,
+        fit=trees.fit_trees,
         most_pairs=5_000,
     ),
     NETWORK: ModelEntry(

@@ -3,7 +3,8 @@
 Trees find which of many columns count, and what these do together, where a kernel takes all columns
 for alike. They read the residues of a side that consists of variants, as columns of 0 and 1, the
 shares of residues and the lengths of another, and the features of pairs. scikit-learn grows them;
-a model holds them as arrays, which predict without it.
+a model holds them as arrays, which predict without it. Where trees disagree, their mean is less
+sure.
 
 P pairs, F of them in training, C columns, T trees, N nodes of all trees.
 
@@ -14,7 +15,7 @@ Geurts, Ernst and Wehenkel, Extremely randomized trees, Machine Learning 63, 200
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from abag.embed.tables.chains import KINDS
 from abag.head.models.pair_vectors import (
     Arrays,
     FeatureScaling,
+    Index,
     PairModel,
     PairVectors,
     TrainingRows,
@@ -129,20 +131,31 @@ class Trees(PairModel):
 
     def predict(self, vectors: PairVectors) -> Floats:
         """Predict pKd, (P,); ValueError if the pairs have another number of columns."""
+        return np.concatenate([np.zeros(0), *(leaf.mean(1) for leaf in self._leaves(vectors))])
+
+    def variance(self, vectors: PairVectors) -> Floats:
+        """Return the variance between trees, (P,) in pKd^2."""
+        return np.concatenate([np.zeros(0), *(leaf.var(1) for leaf in self._leaves(vectors))])
+
+    def difference_variance(self, vectors: PairVectors, other: Index) -> Floats:
+        """Return the variance between trees of each pair's difference from another, (P,)."""
+        leaf_PT = np.concatenate([*self._leaves(vectors)])
+        return np.asarray(np.var(leaf_PT - leaf_PT[other], axis=1))
+
+    def _leaves(self, vectors: PairVectors) -> Iterator[Floats]:
+        """Yield the leaves to which trees lead P pairs, (R, T) of some pairs after the others."""
         blocks = column_blocks(vectors, self.settings.sides, self.features)
         width = sum(block.table_NC.shape[1] for block in blocks)
         if width != self.settings.width:
             msg = f"trees of {self.settings.width} columns, and pairs of {width}"
             raise ValueError(msg)
         trees = len(self.root_T)
-        predicted_P = np.empty(len(vectors))
         step = max(1, min(MOST_WALKS // trees, MOST_VALUES // width))
         for at in range(0, len(vectors), step):
             rows = np.arange(at, min(at + step, len(vectors)))
             walk_W = np.arange(len(rows) * trees)
             leaf_W = self._walk(joined_columns(blocks, rows), walk_W, self.root_T[walk_W % trees])
-            predicted_P[rows] = leaf_W.reshape(-1, trees).mean(axis=1)
-        return predicted_P
+            yield leaf_W.reshape(-1, trees)
 
     def _walk(
         self,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b, file_digest, sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,7 +52,7 @@ from abag.core.files import (
 )
 from abag.core.hub import Repository, is_hub_address, parse_address
 from abag.core.messages import counted, quoted, say
-from abag.core.options import parse, user_path
+from abag.core.options import MAY_LACK, parse, user_path
 from abag.embed.store.shard import ADAPTER_PATHS, ROWS_FILE
 from abag.embed.store.store import Store, open_store
 from abag.embed.tables.chains import KINDS, PLURAL, Kind
@@ -72,7 +72,8 @@ from abag.head.predictor.predictor import (
     VectorSpec,
     ViewSpec,
 )
-from abag.head.regimes.sides import LEAST_ROWS, KnownSequences, TrainedChains, standard_error
+from abag.head.regimes.sides import KnownSequences, TrainedChains
+from abag.head.regimes.splits import LEAST_ROWS, standard_error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +135,7 @@ class PredictorRecord:
     chains: TrainedChains
     label_sd: float
     layout: RunLayout
-    features: FeatureColumns | None
+    features: FeatureColumns | None = field(default=None, metadata=MAY_LACK)
     """Absent from the file if there are none: versions that cannot read them refuse the record."""
 
 
@@ -216,7 +217,7 @@ def save_predictor(
         layout=predictor.layout,
         features=predictor.features,
     )
-    content = asdict(record)
+    content = asdict(record) | {"layout": predictor.layout.to_json()}
     if predictor.features is None:
         del content["features"]
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
@@ -388,7 +389,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
     errors = (TypeError, ValueError, LookupError, ArithmeticError)
     with _refusing(folder / RECORD, "invalid predictor", *errors):
-        record = parse(PredictorRecord, {"features": None, **values}, "the record", most=MOST)
+        record = parse(PredictorRecord, values, "the record", most=MOST)
     with _refusing(folder / WEIGHTS, "cannot be read", OSError):
         # read once: what is parsed is what the digest was computed of
         weights = (folder / WEIGHTS).read_bytes()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -248,39 +248,44 @@ class Parts:
 
     def predict_with_variance(
         self, vectors: PairVectors, names: Collection[str], varied: Ints | None = None
-    ) -> tuple[dict[str, Floats], Floats]:
-        """Return what the parts with some names predict in pKd, (P,) each, and the variance.
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return what the parts with some names predict in pKd, and variances, (P,) each.
 
-        The variance of predictions, (P,) in pKd^2, is the mean over the models that have one, else
-        the variance between the models of a part, else 0; it is 0, too, of pairs that are not
-        among those `varied`, by default all.
+        The variances of predictions, in pKd^2, are those of the parts `with_variance`; of pairs
+        that are not among those `varied`, by default all, they are 0.
         """
         if varied is None:
             varied = np.arange(len(vectors))
+        all_varied = len(varied) == len(vectors)
         predicted = {}
-        variances: list[Floats | None] = []
-        between = list[Floats]()
+        variances = {}
         for name, part in self.models.items():
+            has_variance = name in self.with_variance
+            is_between = has_variance and not MODELS[name].has_variance
             of_part = []
+            of_models = []
             for whole in part:
                 model, read = whole.reading(vectors)
-                all_varied = len(varied) == len(vectors)
-                variances.append(model.variance(read if all_varied else read.take(varied)))
-                if name in names or len(part) > 1:
+                if name in names or is_between:
                     of_part.append(model.predict(read))
+                if has_variance and not is_between and len(varied):
+                    variance = model.variance(read if all_varied else read.take(varied))
+                    of_models.append(cast("Floats", variance))
             if name in names:
                 predicted[name] = np.asarray(np.mean(of_part, axis=0))
-            if len(part) > 1:
-                between.append(np.asarray(np.var(of_part, axis=0)[varied]))
-        if all(variance is None for variance in variances):
-            variances += between
-        variance_P = np.zeros(len(vectors))
-        variance_P[varied] = mean_variance(variances, len(varied))
-        return predicted, variance_P
+            if is_between:
+                of_models = [np.var(of_part, axis=0)[varied]]
+            if of_models:
+                variances[name] = np.zeros(len(vectors))
+                variances[name][varied] = np.mean(of_models, axis=0)
+        return predicted, variances
 
     @property
     def with_variance(self) -> list[str]:
-        """Return the names of the parts that `predict_with_variance` has the variance of."""
+        """Return the names of the parts that have a variance.
+
+        That between the models of a part counts only where no model has one of its own.
+        """
         return _with_variance({name: len(part) for name, part in self.models.items()})
 
     def settings(self) -> dict[str, tuple[dict[str, Any], ...]]:
@@ -334,18 +339,20 @@ class Parts:
 
 def _with_variance(models: Mapping[str, int]) -> list[str]:
     """Name the parts with a variance, given how many models each has."""
-    with_posterior = [name for name in models if MODELS[name].has_posterior]
-    return with_posterior or [name for name, count in models.items() if count > 1]
+    of_their_own = [name for name in models if MODELS[name].has_variance]
+    return of_their_own or [name for name, count in models.items() if count > 1]
 
 
 def needed_parts(models: Mapping[str, int], mixtures: Collection[Mixture]) -> list[str]:
     """Name the parts that a predictor with these mixtures needs, given how many models each has.
 
-    Those that sigma comes from are needed even if no regime gives weight to their predictions.
+    Where no part with weight has a variance, sigma comes from all that have one.
     """
     needed = {name for mixture in mixtures for name in mixture.weights}
-    if any(mixture.reads_variance for mixture in mixtures):
-        needed |= {*_with_variance(models)}
+    with_variance = _with_variance(models)
+    for mixture in mixtures:
+        if mixture.reads_variance and not mixture.weights.keys() & set(with_variance):
+            needed |= {*with_variance}
     return [name for name in models if name in needed]
 
 
@@ -357,16 +364,16 @@ class Predictions:
     """Those of `predicted` that are parts of the predictor; the others are baselines."""
     predicted: dict[str, Floats]
     """pKd of every pair, (P,), by part or baseline."""
-    variance: Floats
-    """Variance of the predictions in pKd^2, (P,), which sigma scales; 0 if no part has one."""
+    variances: dict[str, Floats] = field(default_factory=dict)
+    """Variance of the predictions in pKd^2, (P,), by part that has one; sigma scales their mean."""
     trained: TrainedHeads | None = None
     """How the networks were trained, if there are any."""
     seconds: float = 0.0
 
     def add_networks(self, trained: TrainedHeads) -> None:
         """Add what the networks that were trained on the same fold predict."""
-        if not any(MODELS[name].has_posterior for name in self.parts):
-            self.variance = trained.predicted_MP.var(axis=0)
+        if not self.variances and len(trained.predicted_MP) > 1:
+            self.variances[NETWORK] = trained.predicted_MP.var(axis=0)
         self.parts = (*self.parts, NETWORK)
         self.predicted[NETWORK] = trained.predicted_MP.mean(axis=0)
         self.trained = replace(trained, models=())
@@ -381,7 +388,7 @@ def fit_fold(training: TrainingRows, of_run: RunParts, kept: Kept | None = None)
     start_s = time.monotonic()
     vectors = training.vectors
     predicted: dict[str, Floats] = {}
-    variances: list[Floats | None] = []
+    variances: dict[str, Floats] = {}
     names = (*of_run.models, *of_run.compared)
     stored = {} if kept is None else {name: kept.read(name) for name in names}
     tell_share(sum(arrays is not None for arrays in stored.values()) / len(names), before=True)
@@ -390,24 +397,17 @@ def fit_fold(training: TrainingRows, of_run: RunParts, kept: Kept | None = None)
         if arrays is None:
             part_start_s = time.monotonic()
             part = Parts.fit(training, [name])
-            predicted_part, variance_P = part.predict_with_variance(vectors, [name])
+            predicted_part, variance_of_part = part.predict_with_variance(vectors, [name])
             arrays = {"predicted": predicted_part[name]}
-            if MODELS[name].has_posterior:
-                arrays["variance"] = variance_P
+            if name in variance_of_part:
+                arrays["variance"] = variance_of_part[name]
             if kept is not None:
                 kept.write(name, arrays, time.monotonic() - part_start_s)
         predicted[name] = arrays["predicted"]
-        if name in of_run.models:
-            variances.append(arrays.get("variance"))
+        if name in of_run.models and "variance" in arrays:
+            variances[name] = arrays["variance"]
     training.shared.clear()  # distances and kernels, which the next fold cannot use
-    variance = mean_variance(variances, len(vectors))
-    return Predictions(of_run.models, predicted, variance, seconds=time.monotonic() - start_s)
-
-
-def mean_variance(variances: Iterable[Floats | None], pairs: int) -> Floats:
-    """Return the mean of the variances of models that have one, (P,); 0 if none has."""
-    measured = [variance for variance in variances if variance is not None]
-    return np.asarray(np.mean(measured or [np.zeros(pairs)], axis=0))
+    return Predictions(of_run.models, predicted, variances, seconds=time.monotonic() - start_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,6 +493,17 @@ class Mixture:
         mixed = np.asarray(np.sum(weighed, axis=0))
         return mixed if self.link is None else self.link.expected(self.link.latent(mixed))
 
+    def variance(self, variances: Mapping[str, Floats], pairs: int) -> Floats:
+        """Return the mean variance of the parts that have one, (P,), each by its weight.
+
+        If none of these has weight, all count alike; 0 if there is none.
+        """
+        if not variances:
+            return np.zeros(pairs)
+        shares = [self.weights.get(name, 0.0) for name in variances]
+        mean_P = np.average([*variances.values()], axis=0, weights=shares if any(shares) else None)
+        return np.asarray(mean_P)
+
     def sigma(
         self,
         predicted: Floats,
@@ -507,7 +518,7 @@ class Mixture:
         predicted : ndarray, shape=(P,)
             The predictions in pKd.
         variance : ndarray, shape=(P,)
-            That of the predictions, from `Parts.predict_with_variance`, in pKd^2.
+            `variance` of the predictions, in pKd^2.
         distance : ndarray, shape=(P,), optional
             Differences of each pair from the nearest training sequences; None: none.
         factor : ndarray, shape=(P,), or float

@@ -395,14 +395,14 @@ class Predictor:
             pairs, of_pair = vectors.distinct()  # a table may have each many times
             varying = [name for name, mixture in mixtures.items() if mixture.reads_variance]
             varied = np.unique(of_pair[np.isin(regimes.used, varying)])
-            of_parts, variance = self.parts.predict_with_variance(pairs, weighed, varied)
+            of_parts, variances = self.parts.predict_with_variance(pairs, weighed, varied)
             parts = {part: predicted[of_pair] for part, predicted in of_parts.items()}
-            variance = variance[of_pair]
             pkd = self.mix(parts, regimes)
-            sigma = np.zeros(len(variance))
-            of_model = np.zeros(len(variance))
+            sigma = np.zeros(len(pkd))
+            of_model = np.zeros(len(pkd))
             for name, mixture in mixtures.items():
                 rows = regimes.used == name
+                variance = mixture.variance(variances, len(pairs))[of_pair]
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
                 of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
             if not self.quantity.classes:

@@ -37,7 +37,6 @@ from abag.core.errors import OutputError, PredictionError
 from abag.core.files import why_not_writable
 from abag.core.messages import bar, counted, reporting, say
 from abag.core.options import flag
-from abag.embed.embed import embed_with_same_encoders
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import (
     KINDS,
@@ -127,7 +126,14 @@ def load_predictor(path: Path | str) -> Predictor:
     AbagError
         If a file is missing, damaged or of another version, or the hub cannot be reached.
     """
-    return folder.load_predictor(folder.predictor_folder(path), embed=embed_with_same_encoders)
+    return folder.load_predictor(folder.predictor_folder(path), embed=_encode)
+
+
+def _encode(*arguments: Any, **options: Any) -> object:  # noqa: ANN401 - see the function
+    """Encode what a store lacks, with `embed_with_same_encoders`."""
+    from abag.embed.embed import embed_with_same_encoders  # few predictions need it
+
+    return embed_with_same_encoders(*arguments, **options)
 
 
 def loaded(run: Path | str | Predictor) -> Predictor:

@@ -47,20 +47,24 @@ from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import expected_labels
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels, UsedRegime
-from abag.head.regimes.sides import (
+from abag.head.regimes.splits import (
+    KNOWN,
     LEAST_GROUPS,
     LEAST_ROWS,
     effective_groups,
+    grouped_folds,
+    judged,
+    learned_rows,
     standard_error,
+    without_absent,
 )
-from abag.head.regimes.splits import KNOWN, grouped_folds, judged, learned_rows, without_absent
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.probit import ClassLink
     from abag.head.predictor.parts import Predictions
-    from abag.head.regimes.folds import MeasuredRegime
+    from abag.head.regimes.splits import MeasuredRegime
 
 
 STRENGTHS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
@@ -382,7 +386,6 @@ def weigh(
     tested = TestedPairs.of(pairs, measured)
     rows = tested.rows
     part_RK = _part_predictions(tested, folds)
-    variance = tested.take([fold.variance for fold in folds])
     distance = np.zeros(len(rows), np.int64)
     distances = [split.distance for split in measured.splits if split.distance is not None]
     if distances:
@@ -418,7 +421,7 @@ def weigh(
             mixture=mixture,
             tells_sigma=np.zeros(len(rows), np.bool_),  # a probability tells it
             predicted=predicted_R,
-            sigma=mixture.sigma(predicted_R, variance),
+            sigma=mixture.sigma(predicted_R, np.zeros(len(rows))),
             mean=_training_means(pairs, measured)[tested.fold],
             top=top_R,
         )
@@ -437,6 +440,8 @@ def weigh(
         weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
         predicted_R[inside] = part_RK[inside] @ weights_of_others
     error = pairs.pkd[rows] - predicted_R
+    weighed = Mixture(used, 1.0, 0.0)
+    variance = tested.take([weighed.variance(fold.variances, len(pairs)) for fold in folds])
     of_tested = Errors(error, predicted_R, variance, distance, censored, rows)
     apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
     sigma_R = np.empty(len(rows))
@@ -520,7 +525,7 @@ def _errors_apart(
             Errors(
                 pairs.pkd[rows] - predicted,
                 predicted,
-                fold.variance[rows],
+                mixture.variance(fold.variances, len(pairs))[rows],
                 split.distance[rows],
                 pairs.censored[rows],
                 rows + len(pairs),

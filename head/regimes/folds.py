@@ -11,7 +11,7 @@ P pairs of a table.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
@@ -28,18 +28,13 @@ from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import read_texts
 from abag.head.labels.labelled_pairs import LabelledPairs, number_replicates
 from abag.head.labels.options import SplitOptions
-from abag.head.regimes.relations import NONE, PairGroups
-from abag.head.regimes.sides import (
-    LEAST_GROUPS,
-    LEAST_ROWS,
-    Side,
-    Sides,
-    effective_groups,
-    sides_of,
-)
+from abag.head.regimes.relations import NONE
+from abag.head.regimes.sides import Side, Sides, sides_of
 from abag.head.regimes.similar import number_by_appearance
 from abag.head.regimes.splits import (
     KNOWN,
+    LEAST_GROUPS,
+    LEAST_ROWS,
     MUTATED,
     NEW,
     OF_LEVELS,
@@ -52,11 +47,14 @@ from abag.head.regimes.splits import (
     VALIDATION,
     VARIANT,
     Levels,
+    MeasuredRegime,
+    PairGroups,
     PartOfPairs,
     Regime,
     Split,
     count_leaks,
     describe_named,
+    effective_groups,
     grouped_folds,
     is_tested,
     is_trainable,
@@ -182,25 +180,6 @@ def with_validation(
 def classes_of(pairs: LabelledPairs) -> Floats | None:
     """Return the class of each pair as its number, (P,); None if labels are measurements."""
     return pairs.pkd if pairs.quantity.classes else None
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredRegime:
-    """Hold the folds that measure a regime, or the reason that there are none."""
-
-    regime: Regime
-    splits: tuple[Split, ...] = ()
-    groups: tuple[Ints, ...] = ()
-    """Each (P,): pairs of one group are one measurement. With two sequences new, there are two."""
-    why_not: str = ""
-    """Why the regime has no folds; empty if it has."""
-    note: str = ""
-    """What limits the measurement; added to the sentence of the regime."""
-
-    @property
-    def is_independent(self) -> bool:
-        """Return whether enough independent groups have been tested for intervals."""
-        return bool(self.splits) and not self.note
 
 
 def _informative(groups: Sequence[Ints], rows: Ints) -> float:

@@ -1,4 +1,4 @@
-"""Relations of sequences: families, the groups of pairs that a split keeps together, the nearest.
+"""Relations of sequences: families of near-duplicates, and the nearest.
 
 For each kind, and for clones, one rule says which two sequences are related. Clusters are its
 components, recognition asks whether any of other sequences is related, and the nearest is that with
@@ -23,18 +23,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints
 from abag.core.files import cache_dir, load_cached, store_cached
-from abag.embed.tables.chains import CHAIN_ROLES, KINDS, Chains, Kind, position_number
+from abag.embed.tables.chains import CHAIN_ROLES, Chains, Kind, position_number
 from abag.embed.tables.numbering import Numbered, number_antibodies
 from abag.head.regimes.similar import (
     BITS_PER_EDIT,
@@ -54,11 +52,6 @@ from abag.head.regimes.similar import (
     whole_near,
 )
 
-if TYPE_CHECKING:
-    from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.labels.options import SplitOptions
-
-
 CLONE_LOOP = 0.8
 """Smallest identity of the CDR H3 of clones, which have equal length."""
 CLONE_HEAVY = 0.7
@@ -77,123 +70,6 @@ KNOWN_ANTIGEN = 0.9
 """Identity to a training antigen from which an antigen is known."""
 CLUSTERS_VERSION = 2
 """Raise when the clusters change, so that cached ones are not used."""
-
-
-@dataclass
-class PairGroups:
-    """Group P pairs, (P,) each: equal for pairs that belong together; computed on first use."""
-
-    pairs: LabelledPairs
-    options: SplitOptions
-    is_cached: bool = True
-    """Whether clusters and numbering are read from the cache, and kept there."""
-
-    @cached_property
-    def pair(self) -> Ints:
-        """Group pairs with the same two sequences."""
-        n_antigens = len(self.pairs.table.antigens.keys)
-        return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
-
-    @cached_property
-    def clones(self) -> Ints:
-        """Group pairs by the clones of their antibodies."""
-        return self._of_pairs("antibody", self._clones)
-
-    @cached_property
-    def antibody(self) -> Ints:
-        """Group pairs by the clusters of their antibodies, by identity and clones."""
-        chains = self.pairs.table.antibodies.chains
-        identity = self.options.antibody_identity
-        clusters = self._cached(
-            "antibody", f"{identity!r}", lambda: antibody_clusters(chains, identity, self._clones)
-        )
-        return self._of_pairs("antibody", clusters)
-
-    @cached_property
-    def antigen(self) -> Ints:
-        """Group pairs by the clusters of their antigens, by identity."""
-        return self._of_pairs("antigen", self._antigens)
-
-    @cached_property
-    def near_antigen(self) -> Ints:
-        """Group pairs by clusters of antigens, of which one in training makes the others known."""
-        chains = self.pairs.table.antigens.chains
-        identity = self.options.antigen_identity
-        if identity >= KNOWN_ANTIGEN:
-            return self.antigen
-        clusters = self._cached(
-            "antigen",
-            f"{KNOWN_ANTIGEN!r} within {identity!r}",
-            lambda: antigen_clusters(chains, KNOWN_ANTIGEN, self._antigens),
-        )
-        return self._of_pairs("antigen", clusters)
-
-    def of_method(self, method: str) -> Ints:
-        """Return the groups that ``random``, ``antibody`` or ``antigen`` keeps in one part."""
-        groups: Ints = getattr(self, "pair" if method == "random" else method)
-        return groups
-
-    def levels(self) -> dict[str, dict[str, Ints]]:
-        """Return the group of each pair by kind (or ``pair``) and closeness, for leaks."""
-        antibody_identity = f"{self.options.antibody_identity:g}"
-        antigen_identity = f"{self.options.antigen_identity:g}"
-        # group numbers are below the number of pairs, so that no two cells share one
-        near = self.antibody * len(self.antigen) + self.antigen
-        return {
-            "pair": {"exact": self.pair, "near": near},
-            "antibody": {
-                "exact": self.pairs.antibody,
-                antibody_identity: self.antibody,
-                "clone": self.clones,
-            },
-            "antigen": {
-                "exact": self.pairs.antigen,
-                f"{KNOWN_ANTIGEN:g}": self.near_antigen,
-                antigen_identity: self.antigen,
-            },
-        }
-
-    def cluster_sizes(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Count the clusters by kind and closeness, and the share of the pairs in the largest."""
-        result: dict[str, dict[str, dict[str, float]]] = {}
-        levels = self.levels()
-        for kind in KINDS:
-            result[kind] = {}
-            for closeness, labels in levels[kind].items():
-                sizes = np.bincount(number_by_appearance(labels))
-                share = float(sizes.max() / sizes.sum())
-                result[kind][closeness] = {"clusters": len(sizes), "largest_share": share}
-        return result
-
-    @cached_property
-    def peptides(self) -> Ints:
-        """Find unique antigens of which the first is a peptide of the second, (K, 2)."""
-        return contained_peptides(self.pairs.table.antigens.chains)
-
-    @cached_property
-    def _clones(self) -> Ints:
-        chains = self.pairs.table.antibodies.chains
-        numbering = cache_dir() / "numbering" if self.is_cached else None
-        return self._cached("antibody", "clones", lambda: clone_clusters(chains, numbering))
-
-    @cached_property
-    def _antigens(self) -> Ints:
-        chains = self.pairs.table.antigens.chains
-        identity = self.options.antigen_identity
-        return self._cached("antigen", f"{identity!r}", lambda: antigen_clusters(chains, identity))
-
-    def _cached(self, kind: Kind, name: str, compute: Callable[[], Ints]) -> Ints:
-        keys = self.pairs.table.sequences[kind].keys
-        cache = cache_dir() / "clusters" if self.is_cached else None
-        return cached_clusters(f"{kind} {name}", keys, compute, cache)
-
-    def _of_pairs(self, kind: Kind, labels: Ints) -> Ints:
-        return number_by_appearance(labels[self.pairs.index(kind)])
-
-
-def with_clusters(groups: PairGroups) -> LabelledPairs:
-    """Add the clusters of the sequences to the pairs."""
-    return replace(groups.pairs, antibody_cluster=groups.antibody, antigen_cluster=groups.antigen)
 
 
 def cached_clusters(

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from abag.core.arrays import Bools, Floats, Ints, checked_array, distinct, is_among
+from abag.core.arrays import Bools, Ints, checked_array, distinct, is_among
 from abag.core.files import cache_dir
 from abag.core.messages import LONGEST_QUOTE, bar
 from abag.embed.tables.chains import (
@@ -41,7 +41,6 @@ from abag.head.regimes.relations import (
     NONE,
     Distances,
     Nearest,
-    PairGroups,
     are_related,
     by_length,
     cdr3_of_chains,
@@ -50,11 +49,15 @@ from abag.head.regimes.relations import (
 from abag.head.regimes.similar import Words, lengths_of
 from abag.head.regimes.splits import (
     KNOWN,
+    LEAST_GROUPS,
+    LEAST_ROWS,
     MUTATED,
     NEW,
     VARIANT,
     Levels,
     NewSequences,
+    PairGroups,
+    effective_groups,
     grouped_folds,
 )
 
@@ -68,10 +71,6 @@ INSERTED = 1 << 20
 """Places of insertions are numbered from here, so that they differ from positions."""
 
 
-LEAST_GROUPS = 5.0
-"""Effective groups below which nothing can be measured."""
-LEAST_ROWS = 10
-"""Tested pairs below which nothing can be measured."""
 LIBRARY_SHARE = 0.5
 """A cluster of near-duplicates with a larger share of the pairs makes a side a library."""
 ENOUGH_FAMILIES = 10.0
@@ -306,30 +305,6 @@ def mix(x: Words) -> Words:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
-
-
-def effective_groups(group: Ints, weight: Floats | None = None) -> float:
-    """Return how many groups of equal size are as informative: (sum w)^2 / sum w^2.
-
-    The size of a group is its rows, or their `weight`, (R,).
-    """
-    if not len(group):
-        return 0.0
-    _, dense = np.unique(group, return_inverse=True)
-    return effective_number(np.asarray(np.bincount(dense, weight), np.float64))
-
-
-def effective_number(size: Floats) -> float:
-    """Return how many of equal size are as informative as those of these sizes, (G,)."""
-    return float(size.sum() ** 2 / np.square(size).sum())
-
-
-def standard_error(value_R: Floats, group: Ints) -> float:
-    """Return the standard error of the mean of R values, of which those of a group are one."""
-    _, dense = np.unique(group, return_inverse=True)
-    away_G = np.bincount(dense, value_R - value_R.mean())
-    n = effective_groups(group)
-    return float(np.sqrt(np.square(away_G).sum() * n / max(n - 1, 1e-9)) / len(value_R))
 
 
 @dataclass

@@ -29,8 +29,9 @@ P pairs, N sequences.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -41,14 +42,24 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Bools, Floats, Ints, hex_keys
 from abag.core.errors import SplitError
+from abag.core.files import cache_dir
 from abag.core.messages import counted, quoted, say
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.columns import quote_names
 from abag.embed.tables.table import read_texts, with_types
+from abag.head.regimes.relations import (
+    KNOWN_ANTIGEN,
+    antibody_clusters,
+    antigen_clusters,
+    cached_clusters,
+    clone_clusters,
+    contained_peptides,
+)
+from abag.head.regimes.similar import number_by_appearance
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.regimes.relations import PairGroups
+    from abag.head.labels.options import SplitOptions
 
 
 KNOWN = 0
@@ -59,6 +70,10 @@ LEVELS = 4
 """Number of levels of a side."""
 Levels: TypeAlias = NDArray[np.int8]
 """`KNOWN`, `VARIANT`, `MUTATED` or `NEW` of each sequence or pair."""
+LEAST_GROUPS = 5.0
+"""Effective groups below which nothing can be measured."""
+LEAST_ROWS = 10
+"""Tested pairs below which nothing can be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +307,123 @@ COLUMNS = [*KEYS, "split", "fold", "group"]
 """Columns of a table of splits."""
 
 
+@dataclass
+class PairGroups:
+    """Group P pairs, (P,) each: equal for pairs that belong together; computed on first use."""
+
+    pairs: LabelledPairs
+    options: SplitOptions
+    is_cached: bool = True
+    """Whether clusters and numbering are read from the cache, and kept there."""
+
+    @cached_property
+    def pair(self) -> Ints:
+        """Group pairs with the same two sequences."""
+        n_antigens = len(self.pairs.table.antigens.keys)
+        return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
+
+    @cached_property
+    def clones(self) -> Ints:
+        """Group pairs by the clones of their antibodies."""
+        return self._of_pairs("antibody", self._clones)
+
+    @cached_property
+    def antibody(self) -> Ints:
+        """Group pairs by the clusters of their antibodies, by identity and clones."""
+        chains = self.pairs.table.antibodies.chains
+        identity = self.options.antibody_identity
+        clusters = self._cached(
+            "antibody", f"{identity!r}", lambda: antibody_clusters(chains, identity, self._clones)
+        )
+        return self._of_pairs("antibody", clusters)
+
+    @cached_property
+    def antigen(self) -> Ints:
+        """Group pairs by the clusters of their antigens, by identity."""
+        return self._of_pairs("antigen", self._antigens)
+
+    @cached_property
+    def near_antigen(self) -> Ints:
+        """Group pairs by clusters of antigens, of which one in training makes the others known."""
+        chains = self.pairs.table.antigens.chains
+        identity = self.options.antigen_identity
+        if identity >= KNOWN_ANTIGEN:
+            return self.antigen
+        clusters = self._cached(
+            "antigen",
+            f"{KNOWN_ANTIGEN!r} within {identity!r}",
+            lambda: antigen_clusters(chains, KNOWN_ANTIGEN, self._antigens),
+        )
+        return self._of_pairs("antigen", clusters)
+
+    def of_method(self, method: str) -> Ints:
+        """Return the groups that ``random``, ``antibody`` or ``antigen`` keeps in one part."""
+        groups: Ints = getattr(self, "pair" if method == "random" else method)
+        return groups
+
+    def levels(self) -> dict[str, dict[str, Ints]]:
+        """Return the group of each pair by kind (or ``pair``) and closeness, for leaks."""
+        antibody_identity = f"{self.options.antibody_identity:g}"
+        antigen_identity = f"{self.options.antigen_identity:g}"
+        # group numbers are below the number of pairs, so that no two cells share one
+        near = self.antibody * len(self.antigen) + self.antigen
+        return {
+            "pair": {"exact": self.pair, "near": near},
+            "antibody": {
+                "exact": self.pairs.antibody,
+                antibody_identity: self.antibody,
+                "clone": self.clones,
+            },
+            "antigen": {
+                "exact": self.pairs.antigen,
+                f"{KNOWN_ANTIGEN:g}": self.near_antigen,
+                antigen_identity: self.antigen,
+            },
+        }
+
+    def cluster_sizes(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Count the clusters by kind and closeness, and the share of the pairs in the largest."""
+        result: dict[str, dict[str, dict[str, float]]] = {}
+        levels = self.levels()
+        for kind in KINDS:
+            result[kind] = {}
+            for closeness, labels in levels[kind].items():
+                sizes = np.bincount(number_by_appearance(labels))
+                share = float(sizes.max() / sizes.sum())
+                result[kind][closeness] = {"clusters": len(sizes), "largest_share": share}
+        return result
+
+    @cached_property
+    def peptides(self) -> Ints:
+        """Find unique antigens of which the first is a peptide of the second, (K, 2)."""
+        return contained_peptides(self.pairs.table.antigens.chains)
+
+    @cached_property
+    def _clones(self) -> Ints:
+        chains = self.pairs.table.antibodies.chains
+        numbering = cache_dir() / "numbering" if self.is_cached else None
+        return self._cached("antibody", "clones", lambda: clone_clusters(chains, numbering))
+
+    @cached_property
+    def _antigens(self) -> Ints:
+        chains = self.pairs.table.antigens.chains
+        identity = self.options.antigen_identity
+        return self._cached("antigen", f"{identity!r}", lambda: antigen_clusters(chains, identity))
+
+    def _cached(self, kind: Kind, name: str, compute: Callable[[], Ints]) -> Ints:
+        keys = self.pairs.table.sequences[kind].keys
+        cache = cache_dir() / "clusters" if self.is_cached else None
+        return cached_clusters(f"{kind} {name}", keys, compute, cache)
+
+    def _of_pairs(self, kind: Kind, labels: Ints) -> Ints:
+        return number_by_appearance(labels[self.pairs.index(kind)])
+
+
+def with_clusters(groups: PairGroups) -> LabelledPairs:
+    """Add the clusters of the sequences to the pairs."""
+    return replace(groups.pairs, antibody_cluster=groups.antibody, antigen_cluster=groups.antigen)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """Hold the part and the group of each of P pairs."""
@@ -329,6 +461,49 @@ class Split:
     def rows_per_part(self) -> dict[str, int]:
         """Count the pairs of each part, by its name."""
         return {name: int((self.part == part).sum()) for name, part in PART_NAMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRegime:
+    """Hold the folds that measure a regime, or the reason that there are none."""
+
+    regime: Regime
+    splits: tuple[Split, ...] = ()
+    groups: tuple[Ints, ...] = ()
+    """Each (P,): pairs of one group are one measurement. With two sequences new, there are two."""
+    why_not: str = ""
+    """Why the regime has no folds; empty if it has."""
+    note: str = ""
+    """What limits the measurement; added to the sentence of the regime."""
+
+    @property
+    def is_independent(self) -> bool:
+        """Return whether enough independent groups have been tested for intervals."""
+        return bool(self.splits) and not self.note
+
+
+def effective_groups(group: Ints, weight: Floats | None = None) -> float:
+    """Return how many groups of equal size are as informative: (sum w)^2 / sum w^2.
+
+    The size of a group is its rows, or their `weight`, (R,).
+    """
+    if not len(group):
+        return 0.0
+    _, dense = np.unique(group, return_inverse=True)
+    return effective_number(np.asarray(np.bincount(dense, weight), np.float64))
+
+
+def effective_number(size: Floats) -> float:
+    """Return how many of equal size are as informative as those of these sizes, (G,)."""
+    return float(size.sum() ** 2 / np.square(size).sum())
+
+
+def standard_error(value_R: Floats, group: Ints) -> float:
+    """Return the standard error of the mean of R values, of which those of a group are one."""
+    _, dense = np.unique(group, return_inverse=True)
+    away_G = np.bincount(dense, value_R - value_R.mean())
+    n = effective_groups(group)
+    return float(np.sqrt(np.square(away_G).sum() * n / max(n - 1, 1e-9)) / len(value_R))
 
 
 def learned_rows(split: Split) -> Ints:

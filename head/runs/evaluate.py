@@ -66,15 +66,16 @@ from abag.head.models.ridge import expected_labels
 from abag.head.predictor.options import EvaluateOptions, refuse_antigen
 from abag.head.predictor.predictor import SAME_PREDICTION_PKD, Predictor, Scorer
 from abag.head.predictor.scoring import load_predictor
-from abag.head.regimes.relations import PairGroups, with_clusters
-from abag.head.regimes.sides import LEAST_ROWS
 from abag.head.regimes.splits import (
     KEYS,
+    LEAST_ROWS,
     LEVELS,
     REGIMES,
     VARIANT,
+    PairGroups,
     Regime,
     pair_keys,
+    with_clusters,
     without_absent,
 )
 from abag.head.runs.run_folder import (

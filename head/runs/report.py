@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -59,11 +59,18 @@ from abag.head.evaluation.verdicts import (
 )
 from abag.head.labels.headers import DIGITS, PROBABILITY, Quantity
 from abag.head.models.config import FitConfig
-from abag.head.models.registry import MODELS
+from abag.head.models.registry import MODELS, NETWORK
 from abag.head.predictor.folder import ADAPTER_FILES, PREDICTOR, contents_of
 from abag.head.predictor.predictor import RECORD, WEIGHTS
-from abag.head.regimes.sides import effective_number
-from abag.head.regimes.splits import KEYS, TEST, TRAIN, Split, pair_keys, total_leaks
+from abag.head.regimes.splits import (
+    KEYS,
+    TEST,
+    TRAIN,
+    Split,
+    effective_number,
+    pair_keys,
+    total_leaks,
+)
 from abag.head.runs.rounds import (
     COLUMN_NAMES,
     MEASURED,
@@ -247,10 +254,13 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
             "sigma": _numbers(rows["sigma"], digits),
         }
         points.append(of_regime)
+    views = []
+    for rows, regime in zip(tests, saved.summary["regimes"], strict=True):
+        views.append(_view(rows, names.to_numpy(str), lines, regime["weights"], saved))
     data: dict[str, Any] = {
         "pairs": _describe_pairs(saved.frame.iloc[pairs], names.iloc[pairs], digits),
         "tests": points,
-        "views": [_view(rows, names.to_numpy(str), lines, saved) for rows in tests],
+        "views": views,
     }
     if digits != CHART_DIGITS:
         data["digits"] = digits
@@ -345,7 +355,13 @@ def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series, digits: int) -> di
     }
 
 
-def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: SavedRun) -> Series:
+def _view(
+    rows: pd.DataFrame,
+    names: np.ndarray,
+    log: Sequence[Series],
+    weights: Container[str],
+    saved: SavedRun,
+) -> Series:
     exact = rows[rows["censored"] == 0]
     antigen_rows = exact if "antigen" in saved.kinds else exact[:0]
     digits = chart_digits(saved)
@@ -362,6 +378,7 @@ def _view(rows: pd.DataFrame, names: np.ndarray, log: Sequence[Series], saved: S
         "deciles": _deciles(error, sigma, weight, digits) if has_sigma else None,
         "antigens": _antigens(antigen_rows, names[antigen_rows["pair"]]),
         "training": _training(log, set(rows["fold"].tolist())),
+        "networkIsUsed": NETWORK in weights,
     }
 
 

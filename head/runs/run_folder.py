@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
@@ -162,8 +163,9 @@ def refuse_other_splits(run: Path, pairs: LabelledPairs, splits: Sequence[Split]
     path = run / "splits.parquet"
     if not path.exists():
         return
+    content = path.read_bytes()  # what a disk refuses is no damage
     try:
-        is_same = pd.read_parquet(path).equals(split_frame(pairs, splits))
+        is_same = pd.read_parquet(BytesIO(content)).equals(split_frame(pairs, splits))
     except (ValueError, LookupError, TypeError, OSError) as error:
         reason = " ".join(str(error).split())
         msg = f"{path}: damaged ({reason}). Restore it, or use another --run folder."
@@ -402,14 +404,14 @@ def naming_damage(run: Path) -> Iterator[None]:
             "abag fit on it until it ends."
         )
         raise NoFinishedRun(msg) from error
-    except PermissionError as error:
-        where = run if error.filename is None else os.fsdecode(error.filename)
-        msg = (
-            f"{where}: cannot be read ({error.strerror or first_line(error)}); expected a file of "
-            "a run that this user may read. Change its permissions, or copy the run."
-        )
-        raise NoFinishedRun(msg) from error
     except _UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not of its content
+            where = run if error.filename is None else os.fsdecode(error.filename)
+            msg = (
+                f"{where}: cannot be read ({error.strerror or first_line(error)}); expected a file "
+                "of a run that this user may read. Change its permissions, or try again."
+            )
+            raise NoFinishedRun(msg) from error
         reason = why_unreadable(run, error).rstrip(".")
         msg = f"{run}: a file of the run is damaged ({reason}). Copy the whole run folder again."
         raise NoFinishedRun(msg) from error

@@ -28,8 +28,9 @@ from abag.core.options import VectorsOf
 from abag.embed.store.shard import ADAPTER_FOLDER, ROWS_FILE
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
 from abag.embed.tables.chains import ALONE, MUTATIONS, Kind
-from abag.embed.tables.layout import Layout
+from abag.embed.tables.layout import NOTHING, Layout, LayoutRecord
 from abag.embed.tables.pairs import SequenceTable, read_rows
+from abag.embed.tables.references import References
 from abag.embed.tables.table import TableLike
 from abag.head.labels.column import Remembered, RunLayout, decide_label
 from abag.head.labels.labelled_pairs import (
@@ -41,14 +42,7 @@ from abag.head.labels.labelled_pairs import (
 )
 from abag.head.models.config import FitConfig
 from abag.head.models.pair_vectors import StoredVectors
-from abag.head.regimes.folds import (
-    MeasuredRegime,
-    RegimesOfTable,
-    all_pairs,
-    measure_regimes,
-    with_distances,
-)
-from abag.head.regimes.relations import PairGroups, with_clusters
+from abag.head.regimes.folds import RegimesOfTable, all_pairs, measure_regimes, with_distances
 from abag.head.regimes.sides import Sides
 from abag.head.regimes.splits import (
     KEYS,
@@ -58,9 +52,12 @@ from abag.head.regimes.splits import (
     TRAIN,
     UNUSED,
     VALIDATION,
+    MeasuredRegime,
+    PairGroups,
     Split,
     describe_parts,
     pair_keys,
+    with_clusters,
     without_absent,
 )
 
@@ -113,25 +110,21 @@ def read_inputs(
     Of several encoders in the store, those of `run` are used, if it was started and none is given.
     Antibodies are cut to their variable domains if the store holds them so and not as given.
     """
-    reading = replace(config, bad_rows="skip")  # bad rows are refused with those of bad labels
     decide = partial(decide_label, options=config)
-    table_layout = Layout.of(table, reading, rows=None, label=decide)
-    read = read_rows(table_layout)
+    table_layout = Layout.of(table, config, rows=None, label=decide)
+    read = read_rows(table_layout, refuse=False)
     opened = open_store(store)
     region = config.antibody_region
     if region == "as-given" and not _has_antibodies(opened, read):
-        cut = read_rows(table_layout.with_region("fv"))
+        cut = read_rows(table_layout.with_region("fv"), refuse=False)
         if _has_antibodies(opened, cut):
             say("antibodies: cut to their variable domains, as in the store (--antibody-region fv)")
             read = cut
             region = "fv"
     path = run and run / "config.json"
     before = read_json(path) if path and path.exists() else {}
-    pairs = label_pairs(
-        read,
-        refuse_sequences=config.bad_rows == "error",
-        folders=partial(first_folders, read, opened, config, before),
-    )
+    folders = partial(first_folders, read, opened, config, before)
+    pairs = label_pairs(read, folders=folders)
     report_counts(pairs)
     pairs = with_feature_columns(pairs)
     if config.no_antigen:
@@ -140,8 +133,8 @@ def read_inputs(
         pairs.table.skipped.write(Path(config.skipped))
     pairs.report_problems()
     config = replace(config, antibody_region=region)
-    constants = pairs.table.files[0].references.constants()
-    layout = layout_of_run(config, pairs, pairs.table.columns, constants)
+    references = pairs.table.files[0].references
+    layout = layout_of_run(config, pairs, pairs.table.columns, references)
     vectors = vectors_of_pairs(pairs, opened, config, before)
     return RunInputs(pairs, opened, vectors, layout, config)
 
@@ -210,7 +203,8 @@ def layout_of_run(
     config: FitConfig,
     pairs: LabelledPairs,
     found: Mapping[str, str],
-    constants: tuple[str, str],
+    references: References,
+    before: LayoutRecord = NOTHING,
 ) -> RunLayout:
     """Return what a run remembers of its table, checked as the reader of predictors does.
 
@@ -221,15 +215,18 @@ def layout_of_run(
         All pairs of the run, which has an antigen of its own if it is that of all of them.
     found : mapping
         Columns of the table by role.
-    constants : tuple of str
-        Antigen and parent of all rows, see `References.constants`.
+    references : References
+        What the cells of the table refer to.
+    before : LayoutRecord
+        That of earlier rounds, whose antigen and parent are those of a table that has none.
 
     Raises
     ------
     OptionError
         If the name of a column is too long.
     """
-    antigen, parent = constants
+    antigen, parent = references.constants()
+    antigen = antigen or before.antigen
     label = pairs.reading
     if "antigen" in pairs.kinds and MUTATIONS["antigen"] not in found:
         antigens = pairs.table.antigens.chains
@@ -241,9 +238,10 @@ def layout_of_run(
         antibody_region=config.antibody_region,
         bad_rows=config.bad_rows,
         chains=config.chains,
-        parent=parent,
+        parent=parent or before.parent,
         numbering=config.numbering,
         first_residue=config.first_residue,
+        mutations_in_order=references.mutations_in_order or before.mutations_in_order,
         sequences=tuple(files),
         label=Remembered(
             column=label.column,

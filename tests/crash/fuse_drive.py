@@ -1,11 +1,14 @@
-"""Embed onto a real FUSE file system that is slow, fails, hides new files, or disappears.
+"""Write onto a real FUSE file system that is slow, fails, hides new files, or disappears.
 
     python tests/crash/fuse_drive.py FOLDER [KILLS [WAY ...]]
 
-The ways are slow, late, failing, "any case", "all of it" and disconnected. Needs the right to
-mount, /dev/fuse, libfuse and ``pip install mfusepy``. Prints one JSON object.
+The ways are slow, late, failing, "any case", "all of it", disconnected and commands: `embed` meets
+the first six, and the last has `fit`, `predict`, `sweep` and others write onto each of the first
+five. Needs the right to mount, /dev/fuse, libfuse and ``pip install mfusepy``. Prints one JSON
+object.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -23,7 +26,7 @@ from pathlib import Path
 import mfusepy
 import pytest
 from forks import in_child
-from full_disk import PLAIN, call, in_child_value, problem, rows
+from full_disk import PLAIN, call, commands, content, in_child_value, make_inputs, problem, rows
 
 
 class Drive(mfusepy.Operations):
@@ -187,6 +190,18 @@ class Mounted:
         self.unmount()
 
 
+WAYS = {
+    "slow": {"delay_s": 0.004},
+    "late": {"late_s": 1.0},
+    "failing": {"fails": 0.01},
+    "any case": {"any_case": True},
+    "all of it": {"delay_s": 0.002, "late_s": 0.3, "fails": 0.005},
+}
+WRITERS = ("fit", "folds", "stack", "predict", "predict-parquet", "merge", "sweep")
+MOST_TIMES = 50
+"""Of one command that fails with one line, until it ends."""
+
+
 def main(folder, kills=20, *chosen):
     from drawn import demo_table
 
@@ -214,14 +229,7 @@ def main(folder, kills=20, *chosen):
     whole = in_child_value(lambda: rows(folder / "whole"), folder)
     result = {}
     rng = random.Random(2)
-    ways = {
-        "slow": {"delay_s": 0.004},
-        "late": {"late_s": 1.0},
-        "failing": {"fails": 0.01},
-        "any case": {"any_case": True},
-        "all of it": {"delay_s": 0.002, "late_s": 0.3, "fails": 0.005},
-    }
-    for name, options in ways.items():
+    for name, options in WAYS.items():
         if chosen and name not in chosen:
             continue
         with Mounted(folder, **options) as drive:
@@ -241,6 +249,8 @@ def main(folder, kills=20, *chosen):
         print(name, result[name], f"{seconds:.1f} s", file=sys.stderr)
     if not chosen or "disconnected" in chosen:
         result["disconnected"] = disconnected(folder, embed, whole, log, kills, whole_s)
+    if not chosen or "commands" in chosen:
+        result["commands"] = write_results(folder, log, kills)
     left = list(folder.glob("cache/abag/spool/*/*/*.h5"))
     result["shards left in a spool"] = len(left)
     print(json.dumps(result))
@@ -274,6 +284,58 @@ def disconnected(folder, embed, whole, log, times, whole_s):
         counts["complete"] += held == whole
         counts["trials"] += 1
     return dict(counts)
+
+
+def write_results(folder, log, kills):
+    """Let commands write onto each drive, kill them, and run them until they end.
+
+    Results have to be those on a local disk.
+    """
+    import pyarrow.parquet  # noqa: F401 - imported once, before the forks
+    import torch
+
+    import abag.head.fit
+    import abag.head.predictor.scoring
+    import abag.head.sweep  # noqa: F401
+
+    torch.set_num_threads(1)
+    inputs = folder / "inputs"
+    make_inputs(inputs)
+    rng = random.Random(4)
+    counts = {}
+    for command in WRITERS:
+        local = folder / "undisturbed" / command
+        local.mkdir(parents=True)
+        begun = time.monotonic()
+        whole = commands(inputs, local)[command]
+        assert in_child(lambda whole=whole: call(whole, log)) == 0, log.read_text()
+        whole_s = time.monotonic() - begun
+        expected = content(local)
+        for way, options in WAYS.items():
+            ends = Counter()
+            with Mounted(folder, **options) as drive:
+                place = drive.point / f"{command} {way}"
+                while not place.is_dir():
+                    with contextlib.suppress(OSError):
+                        place.mkdir()
+                arguments = commands(inputs, place)[command]
+                for number in range(kills + MOST_TIMES):
+                    after_s = rng.uniform(0, 2 * whole_s) if number < kills else None
+                    code = in_child(lambda given=arguments: call(given, log, 2.0), after_s)
+                    wrong = code != -signal.SIGKILL and problem(code, log)
+                    ends[str(code)] += 1
+                    ends["not one line"] += bool(wrong)
+                    if wrong:
+                        print(command, way, wrong, file=sys.stderr)
+                    if code == 0:
+                        break
+            written = content(drive.backing / place.name)
+            ends["as on a disk"] = written == expected
+            counts[f"{command}, {way}"] = dict(ends)
+            print(command, way, dict(ends), file=sys.stderr)
+            if written != expected:
+                print("    PROBLEM", sorted(written), sorted(expected), file=sys.stderr)
+    return counts
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // Draws the charts of a report from the numbers in its data; page.js comes before it.
 const pairs = data.pairs;
 const pkd = data.quantity; // what the labels are called, such as pIC50
+const unusedNetwork = "The network has weight 0: predictions are those of the other parts.";
 const hidden = new Set();
 let view = 0; // the regime that is shown
 
@@ -113,17 +114,18 @@ const charts = {
       ],
     };
   },
-  loss({ training }) {
+  loss({ training, networkIsUsed }) {
     return {
+      note: networkIsUsed ? "" : unusedNetwork,
       x: "step", y: "training loss",
       series: training ? curves("training loss", "c1", "step", training.step, training.loss, training.folds) : [],
     };
   },
-  validation({ training }) {
+  validation({ training, networkIsUsed }) {
     const names = { spearman: "Spearman", rmse: `RMSE (${pkd})` };
     const series = Object.keys(names).flatMap((name, i) => training
       ? curves(names[name], `c${i + 1}`, "epoch", training.epoch, training[name], training.folds) : []);
-    return { x: "epoch", y: "validation score", series };
+    return { x: "epoch", y: "validation score", series, note: networkIsUsed ? "" : unusedNetwork };
   },
   learningCurve() {
     const sizes = data.learningCurve.map((point) => point[0]);
