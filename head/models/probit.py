@@ -23,7 +23,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import ndtr, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, weights_of
@@ -395,6 +394,8 @@ def fit_link(
         from_end = np.cumsum(by_ends[::-1])[::-1]
         by_gaps = from_end[1:] * np.exp(values[2:])
         return total, np.concatenate([[by_ratio, from_end[0]], by_gaps])
+
+    from scipy.optimize import minimize  # takes 0.3 s, which predictions can spare
 
     ends = usual_thresholds(1.0)
     start = np.concatenate([[1.0, ends[0]], np.log(np.maximum(np.diff(ends), 1e-3))])
