@@ -597,15 +597,12 @@ MAX_COMPARISONS = 10**9
 class BaselineInputs:
     """Hold what baselines learn from, and what several of them compute."""
 
+    pairs: LabelledPairs
+    """All pairs of the table."""
     training: TrainingRows
     split: Split
     mutations: Ints | None
     """Edits of each antibody from the consensus, (N,); None: their lengths differ."""
-
-    @property
-    def pairs(self) -> LabelledPairs:
-        """Return all pairs of the table."""
-        return self.training.pairs
 
     @property
     def fit_rows(self) -> Ints:

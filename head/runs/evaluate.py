@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
@@ -380,7 +379,7 @@ def _evaluate_table(
     named = [] if predictor.features is None else predictor.features.named_in_tables
     of_run = PairColumnOptions(error=saved.config["error"], weight=saved.config["weight"])
     trusted_by = named_beside(of_run)
-    other = read_pairs(table, reading, remembered=remembered, label=decide)
+    other = read_pairs(table, reading, remembered=remembered, label=decide, refuse=False)
     predictor.refuse_without_chains(other.antibodies, other.source)
     pairs = label_pairs(other)
     report_counts(pairs)
@@ -629,6 +628,8 @@ def errors_with_bounds(
         low = 2 * low - typical
     while slope(high) > 0:
         high = 2 * high + typical
+    from scipy.optimize import brentq  # takes 0.3 s, which few labels need
+
     mean = brentq(slope, low, high, xtol=CLOSE * typical)
     errors, variance = expected_errors(mean)
     told = float(np.average(1 - variance / typical**2, weights=weight))
