@@ -223,11 +223,14 @@ def test_variants_of_the_antigen_are_of_the_antigen_of_the_row_or_of_all():
     options = {"columns": {"antigen_mutations": "mutant"}, "first_residue": 331}
     table = pd.DataFrame({"heavy": [HEAVY] * 2, "mutant": cells})
     expected = [(exchanged(RBD, (5, "K")),), (RBD,)]
+    of_antigen = {**options, "columns": {"antigen_mutations": "antigen"}}
     for read in (
         read_sequences(table, antigen=RBD, **options),
+        read_sequences(table.rename(columns={"mutant": "antigen"}), antigen=RBD, **of_antigen),
         read_sequences(table.assign(antigen=RBD), **options),
     ):
         assert [read.antigens.chains[i] for i in read.antigens.of_row] == expected
+        assert not any("is ignored" in note for note in read.notes)
 
 
 def test_one_column_with_the_mutations_of_both_sides():
