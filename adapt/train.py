@@ -552,10 +552,14 @@ def adapt_encoders(
     if saved is not None:
         config = _read_as_in(saved, config)
     if config.no_antigen:
-        of_run = "" if saved is None else f", and not on a run of antibodies alone, as {saved.run}"
+        what = "--no-antigen"
+        advice = "Leave it out"
+        if saved is not None and saved.config["no_antigen"]:
+            what = f"--split-from {saved.run}: a run of antibodies alone"
+            advice = "Give the run of another table"
         msg = (
-            f"--no-antigen: abag adapt trains on pairs of an antibody and an antigen{of_run}; "
-            "expected an antigen column or --antigen SEQ. Leave it out."
+            f"{what}: abag adapt trains on pairs of an antibody and an antigen; expected an "
+            f"antigen column or --antigen SEQ. {advice}."
         )
         raise OptionError(msg)
     plan = plan_device(config.device, config.precision)

@@ -97,7 +97,8 @@ def fit(table, store, run):
             first.append(time.perf_counter() - begun)
             print(f"           at most {_peak_gib():.2f} GiB held so far", file=sys.stderr)
 
-    abag.fit(table, store, run, split="random", head="mlp", epochs=1, report=False, say=say)
+    options = {"split": "random", "head": "mlp", "epochs": 1, "report": False}
+    abag.fit(table, store, run, verbose=True, say=say, **options)
     return first[0], time.perf_counter() - begun, _peak_gib()
 
 
@@ -114,19 +115,20 @@ def main(arguments=None):
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--stage", choices=["make", "fit"], nargs="+", default=["make", "fit"])
     a = parser.parse_args(arguments)
-    folder = a.folder or Path(tempfile.mkdtemp())
-    table = folder / "pairs.parquet"
-    if "make" in a.stage:
-        folder.mkdir(parents=True, exist_ok=True)
-        make_table(a.rows, a.antibodies, a.antigens).to_parquet(table)
-        fill(folder / "store", table)
-    if "fit" in a.stage:
-        first, whole, peak = fit(table, folder / "store", folder / "run")
-        print(
-            f"{a.rows:,} rows, {a.antibodies:,} antibodies: first step after {first:.1f} s, one epoch, "
-            f"baselines and scores after {whole:.1f} s, at most {peak:.2f} GiB held. "
-            f"{date.today()}, {platform.machine()} CPU, Python {platform.python_version()}"
-        )
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = a.folder or Path(temporary)
+        table = folder / "pairs.parquet"
+        if "make" in a.stage:
+            folder.mkdir(parents=True, exist_ok=True)
+            make_table(a.rows, a.antibodies, a.antigens).to_parquet(table)
+            fill(folder / "store", table)
+        if "fit" in a.stage:
+            first, whole, peak = fit(table, folder / "store", folder / "run")
+            print(
+                f"{a.rows:,} rows, {a.antibodies:,} antibodies: first step after {first:.1f} s, one epoch, "
+                f"baselines and scores after {whole:.1f} s, at most {peak:.2f} GiB held. "
+                f"{date.today()}, {platform.machine()} CPU, Python {platform.python_version()}"
+            )
 
 
 if __name__ == "__main__":

@@ -87,6 +87,7 @@ def test_a_benchmark_runs_at_tiny_size_and_writes_its_report(
     ("bench_regimes.py", "null 0 1 --kinds small_no_signal", r"values: 0 of \d+"),
     ("bench_binary.py", "planted --tiny", r"planted 1 +60 +0\.4 +abag"),
     ("bench_peers.py", "tiny", r"mean of all \d"),
+    ("bench_rows.py", "--rows 60 --antibodies 20 --antigens 4", r"first step after \d"),
     ("bench_tails.py", "--draws 2", r"\| normal \| 1000 \| normal \| 0\.\d+"),
 ])  # fmt: skip
 def test_a_benchmark_that_prints_its_result_runs_at_tiny_size(
@@ -213,7 +214,7 @@ BY_HAND = {
     "screenshot.py": "needs chromium",
     "bench_domains.py": "tests/test_embed_domains.py",
     "bench_store.py": "tests/test_embed_store.py",
-    "shapes.py": "read by other scripts", "bench_rows.py": "read by bench_time_to_answer.py",
+    "shapes.py": "read by other scripts",
 }  # fmt: skip
 """Scripts that no test of this module runs, and why."""
 

@@ -234,7 +234,11 @@ def test_a_column_that_says_sequence_goes_before_one_that_may_hold_a_name():
 
 def test_columns_with_the_same_name_are_refused(tmp_path):
     path = written(tmp_path, "a.csv", "heavy,heavy,antigen\nQVQ,EVQ,M\n")
-    assert "two columns are called 'heavy'" in refusal(path)
+    assert "two columns are called 'heavy'; expected names that differ. Rename one." in refusal(
+        path
+    )
+    groups = written(tmp_path, "g.csv", "Chain,Chain,Assay\nheavy,light,pKd\nEVQ,DIQ,7\n")
+    assert "'Chain'; expected names that differ. Remove this line: the next has" in refusal(groups)
     assert read_table(pd.read_csv(path)).ties == {"heavy": ["heavy", "heavy.1"]}
 
 

@@ -412,9 +412,12 @@ def test_labels_are_copied_and_never_used(case, tmp_path):
 
 
 @pytest.mark.ci
-def test_the_same_rows_are_the_same_bytes_in_another_process(case, tmp_path):
+def test_the_same_rows_are_the_same_bytes_in_another_process_which_imports_little(case, tmp_path):
     case.frame.to_csv(tmp_path / "in.csv", index=False)
-    script = "import sys, abag; abag.predict(*sys.argv[1:4], store=sys.argv[4])"
+    script = (
+        "import sys, abag; abag.predict(*sys.argv[1:4], store=sys.argv[4]);"
+        "assert not {'scipy.optimize', 'sklearn', 'jinja2'} & sys.modules.keys()"
+    )
     inputs = [tmp_path / "in.csv", case.run / "predictor"]
     here = tmp_path / "here.csv.gz"
     there = tmp_path / "there.csv.gz"

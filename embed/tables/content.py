@@ -335,8 +335,9 @@ def suggest_columns(table: Table, no_antigen: bool) -> str:
         hold = f"{quote_some(coded)} {'holds' if len(coded) == 1 else 'hold'}"
         if coded:
             advice.append(f"{hold} nucleotides: translate them into amino acids.")
-    if antibodies or antigens:
-        advice.append(f"By their content: {f'{antibodies} {antigens}'.strip()}.")
+    proposed = antibodies if table.has("antigen") else f"{antibodies} {antigens}".strip()
+    if proposed:
+        advice.append(f"By their content: {proposed}.")
     return " ".join(advice)
 
 

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 from scipy.special import gammaln, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights, weights_of
@@ -232,6 +231,8 @@ def stack_weights(
     it by a standard error. Weights below `LEAST_PART` are left out. Groups that tell less count as
     a share of so many, `informative`.
     """
+    from scipy.optimize import nnls  # takes 0.3 s, which predictions can spare
+
     square_K = np.square(error_RK).mean(axis=0)
     expected_K = _shares_of_best(error_RK, group) if usual_K is None else usual_K.copy()
     gain_RK = np.square(error_RK[:, [mean]]) - np.square(error_RK)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
@@ -629,6 +628,8 @@ def errors_with_bounds(
         low = 2 * low - typical
     while slope(high) > 0:
         high = 2 * high + typical
+    from scipy.optimize import brentq  # takes 0.3 s, which few labels need
+
     mean = brentq(slope, low, high, xtol=CLOSE * typical)
     errors, variance = expected_errors(mean)
     told = float(np.average(1 - variance / typical**2, weights=weight))
