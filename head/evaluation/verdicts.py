@@ -30,6 +30,7 @@ Pairs of one fold are compared with each other, for the reason that `scores` giv
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -580,6 +581,7 @@ LEFT_BY_VALUE = 0.25
 """Share that is left within each pair and value: less than replicates have by chance."""
 SAME_NUMBERS = 0.95
 """Rank correlation from which such a column repeats the label."""
+_WORD = re.compile("[A-Za-z]{2}")
 _KEEP_ONE = ": if it says what was measured, keep the rows of one of its values."
 FEWEST_BESIDE_FAR = 10  # different labels, below which none is far
 
@@ -816,27 +818,29 @@ def _what_parts(pairs: LabelledPairs) -> tuple[str, bool]:
         return "", False
     pair = ["antibody", "antigen"]
     rows = pairs.usable[pairs.usable.duplicated(pair, keep=False)]
-    rows = rows[rows.groupby(pair, sort=False).ngroup() < LOOKED_AT]
+    rows = rows.assign(pair=rows.groupby(pair, sort=False).ngroup())
+    rows = rows.loc[rows["pair"] < LOOKED_AT, ["row", "pair", "pkd", "censored"]]
     read = {*TEXT_ROLES, "pkd", "censored", "id", "antibody_name"}
     used = {name for role, name in pairs.table.columns.items() if role in read}
     of_words = ""
     for name in [name for name in pairs.table.names if name not in used]:
-        texts = read_texts(pairs.table.frame[name].iloc[rows["row"]]).set_axis(rows.index)
-        words = texts.drop_duplicates()
+        texts = read_texts(pairs.table.frame[name].iloc[rows["row"]])
+        word, words = pd.factorize(texts)
         if not (1 < len(words) <= MOST_WORDS and 2 * len(words) < len(texts)):
             continue
-        measured = rows.assign(word=texts).drop_duplicates([*pair, "word", "pkd"])  # copies
-        words_of_pair = measured.groupby(pair)["word"].nunique()
+        measured = rows.assign(word=word).drop_duplicates(["pair", "word", "pkd"])  # copies
+        words_of_pair = measured.groupby("pair")["word"].nunique()
         if 2 * (words_of_pair > 1).sum() <= len(words_of_pair):
             continue  # most pairs have one of its values, such as a plate
         exact = measured[measured["censored"] == 0]
-        numbers = pd.to_numeric(exact["word"], errors="coerce")
-        if abs(exact["pkd"].rank().corr(numbers.rank())) > SAME_NUMBERS:
+        numbers = pd.to_numeric(pd.Series(words, dtype=object), errors="coerce").to_numpy()
+        of_rows = pd.Series(numbers[exact["word"]], exact.index)
+        if abs(exact["pkd"].rank().corr(of_rows.rank())) > SAME_NUMBERS:
             continue
         if _explains(exact):
             return name, True
         is_of_each = len(measured) == words_of_pair.sum()
-        if is_of_each and not of_words and words.str.contains("[A-Za-z]{2}").all():
+        if is_of_each and not of_words and all(map(_WORD.search, words)):
             of_words = name
     return of_words, False
 
@@ -846,14 +850,13 @@ def _explains(rows: pd.DataFrame) -> bool:
 
     Each by one shift in all pairs, or in each pair by its own, which replicates of a word show.
     """
-    pair = ["antibody", "antigen"]
-    differences = rows["pkd"] - rows.groupby(pair)["pkd"].transform("mean")
+    differences = rows["pkd"] - rows.groupby("pair")["pkd"].transform("mean")
     left_by_shift = differences - differences.groupby(rows["word"]).transform("mean")
-    of_value = rows.groupby([*pair, "word"])["pkd"]
+    of_value = rows.groupby(["pair", "word"])["pkd"]
     left_by_value = rows["pkd"] - of_value.transform("mean")
-    free = len(rows) - len(rows.groupby(pair))
+    free = len(rows) - rows["pair"].nunique()
     free_by_shift = free - rows["word"].nunique() + 1
-    free_by_value = len(rows) - len(of_value)
+    free_by_value = len(rows) - of_value.ngroups
     if len(rows) < FEWEST_MEASURED or free_by_shift < 1:
         return False
     variance = (differences**2).sum() / free
