@@ -377,8 +377,10 @@ def read_classes(cells: pd.Series, classes: Sequence[str]) -> Floats:
             number = {**dict.fromkeys(words, 0.0), **dict.fromkeys(others, 1.0), **number}
     codes, distinct = pd.factorize(cells.astype(object), use_na_sentinel=True)
     of_value = np.full(len(distinct) + 1, np.nan)  # the last is that of missing cells
-    for at, value in enumerate(distinct):
-        word = spelled(value)
+    spelled_cells = [*map(spelled, distinct)]
+    if "0" in spelled_cells and "-1" not in classes:
+        number.pop("-1", None)  # beside 0, it is unknown
+    for at, word in enumerate(spelled_cells):
         of_value[at] = number.get(word, number.get(_plain(word), np.nan))
     return np.asarray(of_value[codes])
 
