@@ -220,6 +220,8 @@ def test_common_column_names_are_recognized(heavy, light, antigen):
     ("affinity", None), ("KD (nM)", None), ("Δheavy", None), ("heavy µ", None),
     ("Aff_op", "censored"), ("nanobody", None), ("seq_ab", "antibody"), ("antigen_chain", None),
     ("full length antibody sequence", "antibody"), ("sequence of the antigen", None),
+    ("V-D-J-REGION", "heavy"), ("Light VJ-REGION", "light"), ("IGK_VJ_aa", "light"),
+    ("vdj", None), ("VJ gene", None), ("vdj_sequence_nt", None),
     ("Ag_ID", "antigen_name"), ("pdb", "antigen_name"), ("mAb name", "antibody_name"), ("H", None),
 ])  # fmt: skip
 def test_a_name_plays_one_role_or_none(name, role):

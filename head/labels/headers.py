@@ -365,6 +365,7 @@ _REWRITTEN = (
 def plain_text(name: str) -> tuple[str, bool]:
     """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
+    name = re.sub(r"^X\.+(?=log)", "-", name)  # R names -log10(KD) so
     name = re.sub(r"(?<![A-Za-z])Fc(?![A-Za-z])", "constantfragment", name)  # FC: fold change
     name = _SUPERSCRIPT.sub(lambda m: "^" + m[0].replace("−", "-").translate(_SUPERSCRIPTS), name)
     composed = unicodedata.normalize("NFKC", name.replace("°", " ").replace("º", " "))

@@ -309,7 +309,7 @@ def fit_trees(training: TrainingRows) -> Trees:
     tried = min(MOST_TRIED, -(-x_FC.shape[1] // 3))
     grown = []
     seeds = np.random.default_rng([training.seed, GROWN]).integers(2**31, size=TREES)
-    with config_context(skip_parameter_validation=True):  # takes as long as growing 50 small trees
+    with config_context(skip_parameter_validation=True):  # a quarter of the time of small trees
         for seed in seeds.tolist():
             tree = ExtraTreeRegressor(
                 min_samples_leaf=LEAST_LEAF, max_features=tried, random_state=seed

@@ -721,8 +721,7 @@ def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
     labels["pkd"] *= labels["weight"]
 
     def means_by(group: Ints, wanted: Ints) -> Floats:
-        # a column: pandas spells out an array of groups to look for it among the columns
-        sums = labels.assign(group=group[fit_rows]).groupby("group").sum()
+        sums = labels.groupby(group[fit_rows]).sum()
         return (sums["pkd"] / sums["weight"]).reindex(wanted).to_numpy()
 
     same = means_by(both, nearest * n_antigens + pairs.antigen)
