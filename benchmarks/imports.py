@@ -5,7 +5,8 @@
 Each folder is that of a package, such as ``site-packages/botorch`` or this checkout. Imports are
 counted by module, those for types and those inside of functions too, however many names they
 import; tests are left out. An import of a name from a package counts as one of its ``__init__``,
-which is not counted as a module itself. Of modules in a circle, the chain follows each once.
+which is not counted as a module itself. Of modules in circles, the chain follows each once, from the
+first by name.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def longest_chain(imports: dict[str, set[str]]) -> int:
             return 0
         if module not in lengths:
             above.add(module)
-            lengths[module] = 1 + max(map(length, imports[module]), default=0)
+            lengths[module] = 1 + max(map(length, sorted(imports[module])), default=0)
             above.remove(module)
         return lengths[module]
 

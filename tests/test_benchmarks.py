@@ -224,6 +224,7 @@ def test_cpu_seconds_of_tests_are_counted_with_those_of_their_children(tmp_path,
 
 BY_HAND = {
     "bench_kernels.py": "measures tiles of a GPU",
+    "bench_ranks.py": "compares several GPUs",
     "screenshot.py": "needs chromium",
     "bench_domains.py": "tests/test_embed_domains.py",
     "bench_store.py": "tests/test_embed_store.py",
