@@ -7,7 +7,6 @@ and the content of what they download: a shard by its name, a predictor by its m
 from __future__ import annotations
 
 import logging
-import ntpath
 import re
 import shutil
 import sys
@@ -74,12 +73,6 @@ def is_hub_address(text: Path | str) -> bool:
 def is_repository_name(text: str) -> bool:
     """Tell whether a text can be ``user/name``, and not a path."""
     return bool(re.fullmatch(rf"{_PART}/{_PART}", text, re.ASCII))
-
-
-def names_folder(text: str) -> bool:
-    """Tell whether a text is a path, and neither ``user/name@revision`` nor one word."""
-    is_path = text.startswith((".", "~", "/")) or ntpath.isabs(text)
-    return is_path or text.partition("@")[0].count("/") > 1  # a revision may have more
 
 
 def parse_address(text: Path | str, kind: RepositoryKind) -> HubAddress:

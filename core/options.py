@@ -11,6 +11,7 @@ pandas, so that help is instant.
 from __future__ import annotations
 
 import math
+import ntpath
 import os
 import re
 import sys
@@ -201,6 +202,12 @@ def user_path(path_given: str | PathLike[str], name: str = "path") -> Path:
     path = Path(os.path.expanduser(text))  # noqa: PTH111 - Path("./~") is Path("~")
     # absolute: else pandas and pyarrow would expand it again
     return path.absolute() if str(path).startswith("~") else path
+
+
+def names_folder(text: str) -> bool:
+    """Tell whether a text is a path, and neither ``user/name@revision`` nor one word."""
+    is_path = text.startswith((".", "~", "/")) or ntpath.isabs(text)
+    return is_path or text.partition("@")[0].count("/") > 1  # a revision may have more
 
 
 class Declaration(TypedDict, total=False):

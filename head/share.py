@@ -26,10 +26,10 @@ from abag.core.hub import (
     HubAddress,
     Repository,
     is_hub_address,
-    names_folder,
     parse_address,
 )
 from abag.core.messages import say
+from abag.core.options import names_folder
 from abag.embed.encoders.registry import hub_source, known_alias
 from abag.embed.store.shard import public_adapter_files, public_origin
 from abag.embed.tables.chains import KINDS

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from abag.core.errors import EncoderError
-from abag.core.hub import HubAddress, is_repository_name, names_folder
-from abag.core.options import user_path
+from abag.core.hub import HubAddress, is_repository_name
+from abag.core.options import names_folder, user_path
 
 _IG = "MIT (Kenlay et al. 2024)"
 _PROTTRANS = "AFL-3.0 (Elnaggar et al. 2021)"

@@ -42,9 +42,8 @@ from abag.core.files import (
     write_bytes,
     write_json,
 )
-from abag.core.hub import names_folder
 from abag.core.messages import first_line, say
-from abag.core.options import why_mistyped
+from abag.core.options import names_folder, why_mistyped
 from abag.embed.tables.chains import KINDS
 
 RETRY_SECONDS = 60.0

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from abag.core.arrays import KEY_BYTES, KeyIndex, distinct, sort_keys
 from abag.core.errors import DamagedFile, MissingVectors, OptionError, SequenceError, StoreError
 from abag.core.files import UnsafeFile
-from abag.core.hub import names_folder
 from abag.core.messages import counted, quoted, say
-from abag.core.options import flag, user_path
+from abag.core.options import flag, names_folder, user_path
 from abag.core.python_surface import shorten
 from abag.embed.store.shard import (
     ADAPTER_FOLDER,
