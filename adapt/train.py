@@ -55,7 +55,7 @@ from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
 from abag.head.labels.options import LabelOptions
 from abag.head.models.network import one_sided_errors
-from abag.head.models.probit import latent_pairs
+from abag.head.models.probit import latent_labels
 from abag.head.regimes.splits import (
     KEYS,
     REGIMES,
@@ -341,7 +341,7 @@ class AdapterTraining(ResumableTraining):
         self.plan = plan
         self.config = config
         training_labels(pairs, assignment.adapter)  # raises for one class, which has no values
-        pairs = latent_pairs(pairs, assignment.adapter)
+        pairs = replace(pairs, pkd=latent_labels(pairs, assignment.adapter).pkd)
         labels = training_labels(pairs, assignment.adapter)
         self.pairs = pairs
         self.mean = float(labels.mean())
@@ -552,10 +552,14 @@ def adapt_encoders(
     if saved is not None:
         config = _read_as_in(saved, config)
     if config.no_antigen:
-        of_run = "" if saved is None else f", and not on a run of antibodies alone, as {saved.run}"
+        what = "--no-antigen"
+        advice = "Leave it out"
+        if saved is not None and saved.config["no_antigen"]:
+            what = f"--split-from {saved.run}: a run of antibodies alone"
+            advice = "Give the run of another table"
         msg = (
-            f"--no-antigen: abag adapt trains on pairs of an antibody and an antigen{of_run}; "
-            "expected an antigen column or --antigen SEQ. Leave it out."
+            f"{what}: abag adapt trains on pairs of an antibody and an antigen; expected an "
+            f"antigen column or --antigen SEQ. {advice}."
         )
         raise OptionError(msg)
     plan = plan_device(config.device, config.precision)

@@ -103,7 +103,7 @@ def make_task(inputs, config: FitConfig, device: torch.device, folder: Path) -> 
             }
         ),
         splits=[random_split(len(pairs))],
-        labelled=[pairs],
+        labels=[pairs],
         config=config,
         device=device,
         folder=folder,

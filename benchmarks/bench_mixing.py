@@ -3,6 +3,7 @@
     python benchmarks/bench_mixing.py collect FOLDER --out DIR [--seeds 3] [--cores 16] [--only hiv]
     python benchmarks/bench_mixing.py judge --out DIR
     python benchmarks/bench_mixing.py screen --out DIR
+    python benchmarks/bench_mixing.py sigma --out DIR
     python benchmarks/bench_mixing.py collect --tiny --out DIR
 
 `collect` draws training rows of the tables of FOLDER (and of planted laws; and of any other CSV
@@ -12,6 +13,11 @@ rows that were held out before. `judge` weighs the parts of each regime by each 
 prints by how much its RMSE on the held-out rows exceeds that of the best part in hindsight, in
 percent, by number of training rows; beside the rule before, the mean difference, and how often it is
 over 5 % worse.
+
+`sigma` calibrates sigma on the out-of-fold errors with the variance of one of the parts, of several, or
+of all, and prints what held-out rows say: negative log-likelihood less that with kernels alone, the share of
+90 % intervals that hold, the rank correlation of the model's own part with absolute errors, and how
+large that part is beside the true error, which planted laws tell; how often it is 0.
 
 `screen` asks whether the first two folds of a regime tell that its network gets no weight, so that
 the other folds could be spared: it does if the network has weight in at most 5 % of draws of their
@@ -116,6 +122,14 @@ def collect(folder, out, name, size, seed):
         if not pairs.quantity.classes:  # those of classes follow from the link of their mixture
             found[f"{regime}:errors"] = asked[0][0]
         found[f"{regime}:fold"] = weighed.tested.fold
+        with_variance = list(folds[0].variances)
+        found["with variance"] = np.array(with_variance, dtype=str)
+        for name in with_variance:
+            of_folds = [fold.variances[name] for fold in folds]
+            found[f"{regime}:variance:{name}"] = weighed.tested.take(of_folds)
+        weights = [weighed.mixture.weights.get(name, 0.0) for name in folds[0].parts]
+        found[f"{regime}:weights"] = np.array(weights)
+        found[f"{regime}:distance"] = weighed.distance
         found[f"{regime}:groups"] = np.unique(group, return_inverse=True)[1]
         found[f"{regime}:pair"] = weighed.tested.rows
         found[f"{regime}:learned"] = np.stack(
@@ -163,12 +177,14 @@ def collect(folder, out, name, size, seed):
         scorer = Scorer(kept["predictor"], open_store(at / "store"), *sides)
         _, regimes, vectors = scorer.score(*(side.of_row for side in sides))
         parts = kept["predictor"].parts
-        predicted = parts.predict(vectors, parts.models)
+        predicted, variances = parts.predict_with_variance(vectors, parts.models)
     labelled = kept["pairs"]
     found["pairs:row"] = labelled.table.positions[labelled.row]
     found["pairs:truth"] = labelled.pkd
     found["test:row"] = pairs.positions
     found["test:regime"] = np.array(regimes.used, dtype=str)
+    found["test:far"], found["test:distance"] = regimes.is_far, regimes.distance
+    found |= {f"test:variance:{name}": variance for name, variance in variances.items()}
     found["test:truth"] = held_out[label].to_numpy(float)[pairs.positions]
     found["test:predicted"] = np.stack([predicted[str(part)] for part in found["parts"]], axis=1)
     np.savez(out / f"{name}-{size}-{seed}.npz", **found)
@@ -312,6 +328,74 @@ def judge(out):
     return frame
 
 
+WAYS = {
+    "kernels": lambda name, _: float(name != "trees"),
+    "by weight": lambda _, weight: weight,
+    "trees": lambda name, _: float(name == "trees"),
+    "all alike": lambda _name, _weight: 1.0,
+}
+"""How much the variance of a part counts, by its name and weight; those of all alike if none does."""
+LAW_NOISE = 0.3
+"""Of measurements of planted laws."""
+
+
+def sigma(out):
+    """Print how well sigma and its own part follow the errors of held-out rows, by its variance."""
+    from scipy.stats import spearmanr
+
+    from abag.head.predictor.weigh import Errors, calibrate
+
+    rows = []
+    for path in sorted(out.glob("*.npz")):
+        kept = np.load(path)
+        if "with variance" not in kept.files:
+            continue
+        names = kept["with variance"].tolist()
+        for regime in np.unique(kept["test:regime"]).tolist():
+            new = (kept["test:regime"] == regime) & ~kept["test:far"]
+            if new.sum() < LEAST_ROWS or f"{regime}:weights" not in kept:
+                continue
+            weights = kept[f"{regime}:weights"]
+            by_part = dict(zip(kept["parts"].tolist(), weights.tolist(), strict=True))
+            tested, predicted = kept[f"{regime}:parts"] @ weights, kept["test:predicted"] @ weights
+            error = (kept["test:truth"] - predicted)[new]
+            table, size, seed = path.stem.rsplit("-", 2)
+            for way, count in WAYS.items():
+                shares = np.array([count(name, by_part[name]) for name in names])
+                shares = shares if shares.any() else np.ones(len(names))
+                of_tested, of_new = (
+                    np.average([kept[f"{at}:variance:{name}"] for name in names], 0, shares)
+                    for at in (regime, "test")
+                )
+                exact = np.zeros(len(tested), np.int8)
+                known = Errors(kept[f"{regime}:truth"] - tested, tested, of_tested,
+                               kept[f"{regime}:distance"], exact, kept[f"{regime}:pair"])  # fmt: skip
+                mixture = calibrate(by_part, known)
+                given = predicted[new], of_new[new], kept["test:distance"][new]
+                whole, own = mixture.sigma(*given), mixture.sigma_model(*given)
+                true = np.square(error).mean() - LAW_NOISE**2
+                law = table in ("additive", "epistatic")
+                rows.append({
+                    "table": table, "size": int(size), "seed": seed, "regime": regime, "way": way,
+                    "trees": by_part.get("trees", 0.0), "zero": mixture.spread == 0,
+                    "likelihood": np.mean(np.log(whole) + np.square(error / whole) / 2),
+                    "held": np.mean(np.abs(error) < 1.645 * whole),
+                    "rank": spearmanr(own, np.abs(error))[0] if np.ptp(own) else 0.0,
+                    "own / true": np.sqrt(np.square(own).mean() / true) if law else np.nan,
+                })  # fmt: skip
+    frame = pd.DataFrame(rows)
+    key = ["table", "size", "seed", "regime"]
+    before = frame[frame["way"] == "kernels"].set_index(key)["likelihood"]
+    frame["likelihood"] -= before.loc[pd.MultiIndex.from_frame(frame[key])].to_numpy()
+    shown = ["zero", "likelihood", "held", "rank", "own / true"]
+    for title, some in (("all", frame), ("trees above .3", frame[frame["trees"] > 0.3])):
+        ways = some.groupby("way", sort=False)
+        table = ways[shown].mean().assign(error=ways["likelihood"].sem(), regimes=ways.size())
+        print(f"{title}\n{table.round(3).to_string()}")
+    for what in ("likelihood", "rank"):
+        print(f"{what}\n{frame.pivot_table(what, ['table', 'size'], 'way', sort=False).round(3)}")
+
+
 def screen(out, draws=40):
     """Print how many regimes two folds would spare their networks, and how many wrongly."""
     from abag.head.predictor.weigh import stack_weights
@@ -358,28 +442,32 @@ def screen(out, draws=40):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["collect", "judge", "screen"])
+    parser.add_argument("step", choices=["collect", "judge", "screen", "sigma"])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--cores", type=int, default=os.cpu_count())
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.step != "collect":
-        {"judge": judge, "screen": screen}[args.step](args.out)
+        {"judge": judge, "screen": screen, "sigma": sigma}[args.step](args.out)
         return
     if args.tiny:
         collect(None, args.out, "additive", 60, 0)
         judge(args.out)
+        sigma(args.out)
         return
     others = sorted(path.stem for path in args.folder.glob("*.csv"))
     given = [name for name in others if f"{name}.csv" not in TABLES.values()]
     names = [*TABLES, "additive", "epistatic", *given]
     names = [name for name in names if not args.only or name in args.only]
     # the largest first, so that none of them is last
-    jobs = [(name, size, seed) for size in SIZES[::-1] for seed in range(args.seeds)
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    jobs = [(name, size, seed) for size in sorted(args.sizes)[::-1] for seed in seeds
             for name in names]  # fmt: skip
     with ProcessPoolExecutor(args.cores, get_context("spawn"), max_tasks_per_child=1) as pool:
         done = [pool.submit(collect, args.folder, args.out, *job) for job in jobs]

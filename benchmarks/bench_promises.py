@@ -202,8 +202,8 @@ def impute_with_residues(training):
     from abag.head.models import residue_kernel, ridge
     from abag.head.models.pair_vectors import DoesNotApply
 
-    pairs, rows = training.pairs, training.rows
-    bound, censored = training.pkd, pairs.censored[rows]
+    labels, rows = training.labels, training.rows
+    bound, censored = training.pkd, labels.censored[rows]
     if not censored.any():
         return training
     _, of_kinds = ridge._blocks(training)
@@ -226,7 +226,7 @@ def impute_with_residues(training):
         stretch = np.float32(np.sqrt(variances[0] / (variances[1] or 1.0)))
         blocks.append(ridge.FeatureBlock(side.x_ND * stretch, side.index.astype(np.int64)))
     fitted = ridge.Ridge(blocks, rows, training.fold, training.device)
-    pkd, sigma = pairs.pkd.copy(), float(bound.std())
+    pkd, sigma = labels.pkd.copy(), float(bound.std())
     for _ in range(ridge.ROUNDS):
         inner = fitted.fit(pkd).inner
         label, variance = ridge.expected_labels(bound, censored, inner, sigma)
@@ -235,9 +235,9 @@ def impute_with_residues(training):
         pkd[rows] = label
         if moved < ridge.CLOSE:
             break
-    exact = pairs.censored.copy()
+    exact = labels.censored.copy()
     exact[rows] = 0
-    return replace(training, pairs=replace(pairs, pkd=pkd, censored=exact))
+    return replace(training, labels=replace(labels, pkd=pkd, censored=exact))
 
 
 def concordance(predicted, truth, is_exact):

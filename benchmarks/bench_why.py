@@ -118,7 +118,7 @@ class Bench:
         rows = np.flatnonzero((split.part == TRAIN) & (self.pairs.censored == 0))
         group = np.zeros(len(self.pairs), np.int64) if group is None else group
         training = TrainingRows(self.pairs, PairVectors({}), rows, rows)
-        return BaselineInputs(training, split, None).mean_of(group)
+        return BaselineInputs(self.pairs, training, split, None).mean_of(group)
 
     def scores(self, splits, predict, pkd=None, keep=None):
         """Average each test metric over folds; only the rows in ``keep``, if given."""

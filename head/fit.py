@@ -323,7 +323,8 @@ def fit_folds(
     n_training = max(len(fold_rows.rows) for fold_rows in rows)
     trained: dict[int, TrainedHeads] = {}
     fitted: dict[int, Predictions] = {}
-    mutations = count_mutations(trainings.inputs.pairs)
+    pairs = trainings.inputs.pairs
+    mutations = count_mutations(pairs)
 
     def fit_and_predict(i: int) -> None:
         of_fold = rows[i]
@@ -332,7 +333,7 @@ def fit_folds(
         with matrix_threads(n_training):
             kept = Kept(trainings.folder / f"fold-{i:02d}", f"{__version__} {digest}")
             fitted[i] = fit_fold(of_fold, trainings.parts, kept)
-            inputs = BaselineInputs(of_fold, splits[i], mutations)
+            inputs = BaselineInputs(pairs, of_fold, splits[i], mutations)
             fitted[i].predicted |= predict_baselines(inputs)
 
     names = [*trainings.models, *trainings.parts.compared]
@@ -418,7 +419,7 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
     rows = learned_rows(split)
     use_gpu = device.type == "cuda" and trainings.parts.pairs > SMALL_FOLD_PAIRS
     training = TrainingRows(
-        pairs,
+        latent_labels(pairs, rows),
         vectors,
         rows,
         inner_folds(split.group[rows]),
@@ -427,7 +428,7 @@ def training_rows(trainings: Trainings, split: Split) -> TrainingRows:
         residue_sides=trainings.parts.residue_sides,
         seed=trainings.config.seed,
     )
-    return impute_censored(latent_labels(training))
+    return impute_censored(training)
 
 
 def _network_tasks(
@@ -451,7 +452,7 @@ def _network_tasks(
             pairs=trainings.inputs.pairs,
             vectors=trainings.vectors,
             splits=[splits[i] for i in group],
-            labelled=[rows[i].pairs for i in group],
+            labels=[rows[i].labels for i in group],
             config=config,
             device=trainings.device,
             folder=trainings.folder / name,

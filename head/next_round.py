@@ -20,7 +20,7 @@ from abag.core.errors import DamagedFile, RunError
 from abag.core.messages import reporting, say
 from abag.core.options import flag, schema, user_path
 from abag.embed.store.store import LOGLIK, Store, open_store
-from abag.embed.tables.layout import OF_LABELS
+from abag.embed.tables.layout import OF_LABELS, with_numbers
 from abag.embed.tables.options import BadRows
 from abag.embed.tables.pairs import read_pairs
 from abag.embed.tables.table import Table, TableLike, read_numbers
@@ -124,7 +124,7 @@ def read_round(table: TableLike, store: Path | str, config: FitConfig) -> RunInp
     columns = {role: name for role, name in config.columns.items() if role not in OF_LABELS}
     given_names = [str(Path(path).expanduser().absolute()) for path in config.sequences]
     remembered = replace(
-        config,
+        with_numbers(config, before),
         columns={**before.named(), **columns},
         # of earlier rounds those that exist
         sequences=tuple(dict.fromkeys([*before.files_of_names, *given_names])),

@@ -60,7 +60,7 @@ from abag.head.models.pair_vectors import (
     StoredVectors,
     TrainingRows,
 )
-from abag.head.models.probit import HeldOutClasses, latent_labels, latent_pairs
+from abag.head.models.probit import HeldOutClasses, latent_labels
 from abag.head.models.registry import MODELS
 from abag.head.models.ridge import impute_censored
 from abag.head.predictor.options import CHOSEN_BY_SWEEP, SweepOptions
@@ -234,9 +234,9 @@ def _score_closed_form(problem: SearchProblem, params: Params) -> float | None:
     for fold in range(problem.folds):
         rows = np.flatnonzero(problem.fold != fold)
         inner = inner_folds(problem.group[rows])
-        training = impute_censored(latent_labels(TrainingRows(pairs, vectors, rows, inner)))
+        training = TrainingRows(latent_labels(pairs, rows), vectors, rows, inner)
         with matrix_threads(len(rows)):
-            fitted = fit_head(training)
+            fitted = fit_head(impute_censored(training))
         predicted.append(fitted.predict(vectors)[scored[fold]])
     return _score_of_folds(problem, scored, labels, predicted)
 
@@ -261,11 +261,11 @@ def _make_stack(problem: SearchProblem, batch: Sequence[Params]) -> StackedHeads
     n_training = max(map(len, training))
     vectors = _vectors(problem, batch[0])
     every = np.arange(len(problem.pairs))
-    learned = latent_pairs(problem.pairs, every)
-    scaling = PairStandardizer.of(learned, every, vectors)
+    labels = latent_labels(problem.pairs, every)
+    scaling = PairStandardizer.of(labels, every, vectors)
     with reporting(silent=True):  # else every batch reports where its vectors are
         return StackedHeads(
-            [learned],
+            [labels],
             vectors,
             [scaling],
             training,

@@ -306,6 +306,8 @@ def fasta_rows(text, alone=False):
         return None
     if None in roles:  # each record is an antibody
         return [strands(row[""]) for row in rows.values()] if roles == {None} else None
+    if "light" in roles and "heavy" not in roles:  # which may be missing by mistake
+        return None
     return [{role: row.get(role, "") for role in roles} for row in rows.values()]
 
 
@@ -407,6 +409,9 @@ def expected(row):
             row = row | {role: "*"}
         if re.fullmatch("(?=.*[a-z])(?=.*[A-Z])[A-Za-z]{3,6}", (row.get(role) or "").strip()):
             row = row | {role: "*"}  # as scFv is written
+        words = re.fullmatch(r"([A-Za-z]{3,}) ([A-Za-z]{1,19})", (row.get(role) or "").strip())
+        if words and len(words[1]) < len(words[2]):
+            row = row | {role: "*"}  # no lines of a sequence
     heavy = residues(row.get("heavy"))
     light = residues(row.get("light"))
     antibody = (heavy, light) if None not in (heavy, light) and (heavy or light) else None

@@ -36,7 +36,7 @@ from abag.adapt.train import AdapterTraining, assign_pairs, batch_pairs
 from abag.core.options import schema
 from abag.embed.encoders.packed import PackedEncoder
 from abag.embed.tables.options import TableOptions
-from abag.head.models.probit import latent_pairs
+from abag.head.models.probit import latent_labels
 from abag.head.regimes.splits import TRAIN
 from abag.head.training.tasks import load
 
@@ -134,7 +134,7 @@ def test_encoders_are_adapted_to_the_latent_values_of_classes(given_split, tmp_p
     assert json.loads(lines[-1])["validation"]["spearman"] is not None
     # targets of classes are as far apart as their latent values, not as their numbers
     pairs = read_labels(frame, classes=classes)
-    latent = np.unique(latent_pairs(pairs, np.arange(len(pairs))).pkd)
+    latent = np.unique(latent_labels(pairs, np.arange(len(pairs))).pkd)
     assert len(latent) == 3
     assert not np.isclose(np.diff(latent)[0], np.diff(latent)[1])
 

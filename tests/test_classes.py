@@ -12,6 +12,8 @@ import drawn
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from invoke import one_line
 from invoke import run as run_command
 from scipy.special import ndtr
@@ -34,6 +36,7 @@ from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, training_labels
 from abag.head.models.config import FitConfig
 from abag.head.models.probit import (
+    Bend,
     HeldOutClasses,
     class_thresholds,
     expected_latent,
@@ -108,6 +111,8 @@ def words(no, yes):
         ("hit", words("N", "Y")),
         ("Interaction label", ANSWERS),
         ("AgClass", ANSWERS),
+        ("hit", words("no hit", "hit")),
+        ("ACE2 blocking", words("Non-blocking", "Blocking")),
     ],
 )
 def test_words_for_yes_and_no_are_recognised_by_name_and_cells(name, cells):
@@ -172,7 +177,9 @@ def test_a_column_of_words_for_strengths_is_proposed_as_ordered_classes(name, wo
         (["yes", "no", "n.d."], "no,yes"),
         (["Binder", "Non-binder", "not tested"], "non-binder,binder"),
         (["1", "0", "?"], "0,1"),
+        (["yes", "no", "partial"], "no,yes"),
         ([1, "TRUE", "FALSE", "unknown"], None),
+        (["1", "0", "0.5"], None),
     ],
 )
 def test_classes_beside_other_words_are_proposed_and_read_so(words, named):
@@ -181,7 +188,7 @@ def test_classes_beside_other_words_are_proposed_and_read_so(words, named):
     if named is None:
         assert "binder" not in refused.partition("found")[0]
         return
-    assert f"use --column label=binder --classes '{named}', with --bad-rows skip" in refused
+    assert f"use --column label=binder --classes '{named}' --bad-rows skip to leave out" in refused
     options = {"columns": {"label": "binder"}, "classes": tuple(named.split(","))}
     pairs = labelled(frame, **options, bad_rows="skip")
     assert sorted(pairs.pkd) == [0] * 10 + [1] * 10
@@ -347,15 +354,21 @@ def link_of(mixed, level, classes=2, **options):
 
 
 @pytest.mark.parametrize("thresholds", [[1.0], [-0.5, 0.8], [-1.0, 0.3, 1.2]])
-def test_slope_and_thresholds_of_a_latent_value_are_found(thresholds):
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_what_follows_from_a_latent_value_is_found(thresholds, factor):
     known, level = latent_pairs(4000, thresholds)
-    link = link_of(0.4 * known, level, len(thresholds) + 1)
-    assert link.slope == pytest.approx(2.5, rel=0.1)
-    assert link.thresholds == pytest.approx(thresholds, abs=0.1)
-    expected = link.expected(link.latent(0.4 * known))
+    classes = len(thresholds) + 1
+    above = np.array([np.ones(len(known)), *(ndtr(known - at) for at in thresholds)])
+    share_CR = above - np.vstack([above[1:], np.zeros(len(known))])
+    values = expected_latent(class_thresholds(level, classes))
+    predicted = factor * values @ share_CR  # what a model of the values of classes predicts
+    link = link_of(predicted, level, classes)
+    latent = link.latent(predicted)
+    expected = link.expected(latent)
     assert expected.mean() == pytest.approx(level.mean(), rel=0.02)
-    assert np.allclose(link.latent_of(expected), link.latent(0.4 * known), atol=1e-2)
-    assert link.spread(link.latent(0.4 * known)).mean() < level.std()
+    assert np.sqrt(np.square(expected - above[1:].sum(axis=0)).mean()) < 0.03 * classes
+    assert np.allclose(link.latent_of(expected), latent, atol=1e-2)
+    assert link.spread(latent).mean() < level.std()
 
 
 def test_two_classes_are_learned_as_their_numbers_are():
@@ -956,6 +969,32 @@ def test_only_the_squared_error_of_a_probability_is_called_brier_score():
         )
         for text in (said, lines[0], lines[-1]):
             assert re.findall("Brier score|squared error", text) in ([name], [name] * 2)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.97])
+def test_predictions_of_a_rare_class_between_the_classes_are_shares(share):
+    rng = np.random.default_rng(0)
+    true = rng.beta(0.1, 0.1 * (1 - share) / share, 40_000)
+    level = (rng.random(len(true)) < true).astype(float)
+    low, high = expected_latent(class_thresholds(level, 2))
+    predicted = low + true * (high - low)
+    link = link_of(predicted, level, 2)
+    expected = link.expected(link.latent(predicted))
+    assert np.square(expected - true).mean() < 0.1 * true.var()
+
+
+@given(st.floats(0.001, 0.999), st.floats(-3, 3))
+def test_bent_predictions_ascend_and_are_as_they_are_near_the_usual_share(share, at):
+    weight = np.array([1 - share, share])
+    bend = Bend(*expected_latent(class_thresholds(np.array([0.0, 1.0]), 2, weight)))
+    assert bend.usual == pytest.approx(share)
+    step = 1e-5 * min(share, 1 - share)
+    near, further = (np.array([x - step, x + step]) for x in (0.0, at))
+    assert np.diff(bend.of(near)) == pytest.approx(2 * step, rel=1e-3)
+    slope = bend.slope(np.array([at]))
+    assert np.diff(bend.of(further)) / (2 * step) == pytest.approx(slope, rel=1e-2)
+    inside = np.array([bend.low, 0.5 * bend.high])
+    assert bend.inverse(bend.of(inside)) == pytest.approx(inside, abs=1e-3)
 
 
 def test_what_models_do_not_know_of_an_expected_class_is_on_its_scale():

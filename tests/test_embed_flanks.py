@@ -19,7 +19,7 @@ LEADERS = [
 ]  # fmt: skip
 TAILS = ["GGSHHHHHH", "GGGGSGGGGS", "LPETGG", "AAAEQKLISEEDL", "EPKTPKPQ", "RGSHHHHHH"]
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
-NO_CHAINS = "No column holds sequences: add columns with those of whole chains, joined from their"
+NO_CHAINS = "column holds sequences: add columns with those of whole chains, joined from their"
 
 
 def table(heavies, lights=None, antigens=ANTIGEN):
@@ -181,6 +181,13 @@ def test_columns_that_may_play_one_role_are_listed_as_alternatives():
     parts = pd.DataFrame({"fwr3": [HEAVY[65:97]] * 2, "cdr3_aa": ["ARDYYGMDVARDYYGMDVARD"] * 2})
     with pytest.raises(ColumnError, match=NO_CHAINS):
         abag.plan(parts)
+    for chosen in (frame, both):  # an antigen that is chosen is not proposed again
+        with pytest.raises(ColumnError, match=r"--column light=r(?! --column antigen)"):
+            read_sequences(chosen, columns={"antigen": "s"})
+    variants = frame[["s"]].assign(name="mAb1")
+    with pytest.raises(ColumnError, match="No other " + NO_CHAINS) as caught:
+        read_sequences(variants, columns={"antigen": "s"})
+    assert "By their content" not in str(caught.value)
 
 
 def test_a_role_given_twice_and_a_column_given_for_two_roles_are_errors(tmp_path):

@@ -220,6 +220,8 @@ def test_common_column_names_are_recognized(heavy, light, antigen):
     ("affinity", None), ("KD (nM)", None), ("Δheavy", None), ("heavy µ", None),
     ("Aff_op", "censored"), ("nanobody", None), ("seq_ab", "antibody"), ("antigen_chain", None),
     ("full length antibody sequence", "antibody"), ("sequence of the antigen", None),
+    ("V-D-J-REGION", "heavy"), ("Light VJ-REGION", "light"), ("IGK_VJ_aa", "light"),
+    ("vdj", None), ("VJ gene", None), ("vdj_sequence_nt", None),
     ("Ag_ID", "antigen_name"), ("pdb", "antigen_name"), ("mAb name", "antibody_name"), ("H", None),
 ])  # fmt: skip
 def test_a_name_plays_one_role_or_none(name, role):
@@ -234,7 +236,11 @@ def test_a_column_that_says_sequence_goes_before_one_that_may_hold_a_name():
 
 def test_columns_with_the_same_name_are_refused(tmp_path):
     path = written(tmp_path, "a.csv", "heavy,heavy,antigen\nQVQ,EVQ,M\n")
-    assert "two columns are called 'heavy'" in refusal(path)
+    assert "two columns are called 'heavy'; expected names that differ. Rename one." in refusal(
+        path
+    )
+    groups = written(tmp_path, "g.csv", "Chain,Chain,Assay\nheavy,light,pKd\nEVQ,DIQ,7\n")
+    assert "'Chain'; expected names that differ. Remove this line: the next has" in refusal(groups)
     assert read_table(pd.read_csv(path)).ties == {"heavy": ["heavy", "heavy.1"]}
 
 

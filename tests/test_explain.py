@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
+from scipy.special import ndtri
 from trastuzumab import HEAVY, LIGHT
 
 import abag
@@ -240,6 +241,38 @@ def test_contributions_to_classes_are_to_their_latent_values(tmp_path):
     drawn = drawn_in_report(tmp_path / "run")
     assert drawn["to"] == "latent value (probit)"
     assert max(map(abs, drawn["x"])) > 0.2
+
+
+def test_contributions_to_a_rare_class_are_what_its_latent_value_loses(tmp_path):
+    table = library(600)[0]
+    binder = np.where(table["pKd"] > table["pKd"].quantile(0.9), "yes", "no")
+    table = table.drop(columns="pKd").assign(binder=binder)
+    abag.embed_table(table, tmp_path / "store", say=False, **COMPOSITION)
+    options = {"head": "residue_kernel", "split": "random", "report": False, "say": False}
+    abag.fit(table.head(240), tmp_path / "store", tmp_path / "run", **options)
+    pairs = table.drop(columns="binder").iloc[240:]
+    predictor = abag.load_predictor(tmp_path / "run")
+
+    def latent(rows):
+        columns = (rows[name].tolist() for name in ("heavy", "light", "antigen"))
+        return ndtri(predictor.predict(*columns)["probability"].to_numpy())
+
+    # those further up than held-out pairs count by less
+    top = pairs.iloc[np.argsort(-latent(pairs), kind="stable")[8:16]].reset_index(drop=True)
+    abag.predict(top, tmp_path / "run", tmp_path / "s.csv", explain=tmp_path / "why.csv", say=False)
+    why = pd.read_csv(tmp_path / "why.csv", dtype={"position": str})
+    told = why[why["chain"] == "antigen"].set_index(["row", "position"])["contribution"]
+    found = []
+    lost = []
+    for number, pair in top.iterrows():
+        for place in ANTIGEN_PLACES:
+            own = pair["antigen"]
+            others = [own[:place] + r + own[place + 1 :] for r in RESIDUES if r != own[place]]
+            exchanged = pd.DataFrame([pair.to_dict() | {"antigen": text} for text in others])
+            lost.append((latent(top.iloc[[number]]) - latent(exchanged)).mean())
+            found.append(told.loc[number + 1, f"{place + 1}"])
+    assert np.corrcoef(found, lost)[0, 1] > 0.8
+    assert np.abs(found).mean() == pytest.approx(np.abs(lost).mean(), rel=0.3)
 
 
 def drawn_parents(case, out, **options):

@@ -84,7 +84,7 @@ def inputs_of(pairs, split, antibody_ND, antigen_ND):
     vectors = PairVectors(sides)
     rows = np.flatnonzero((split.part == TRAIN) & (pairs.censored == 0))
     training = TrainingRows(pairs, vectors, rows, inner_folds(split.group[rows]))
-    return BaselineInputs(training, split, count_mutations(pairs))
+    return BaselineInputs(pairs, training, split, count_mutations(pairs))
 
 
 COMPARED = [name for name, model in MODELS.items() if model.is_baseline]

@@ -71,8 +71,8 @@ def training_rows(below):
 def test_bounds_are_replaced_by_labels_near_the_hidden_ones():
     training, hidden = training_rows(True)
     imputed = impute_censored(training)
-    bound = training.pairs.censored != 0
-    assert not imputed.pairs.censored.any()
+    bound = training.labels.censored != 0
+    assert not imputed.labels.censored.any()
     assert (imputed.pkd[bound] <= 7).all()
     np.testing.assert_array_equal(imputed.pkd[~bound], hidden[~bound])
     error = (imputed.pkd - hidden)[bound]
@@ -90,7 +90,7 @@ def test_the_baseline_after_censored_labels_is_a_ridge_on_their_expected_ones():
     """The ridge that is known from the expected labels is used for these and no others."""
     training = impute_censored(training_rows(True)[0])
     assert "imputed" in training.shared  # which holds it
-    others = replace(training, pairs=replace(training.pairs, pkd=training.pairs.pkd[::-1]))
+    others = replace(training, labels=replace(training.labels, pkd=training.labels.pkd[::-1]))
     for rows, kinds in ((training, KINDS), (others, KINDS), (training, ("antibody",))):
         alone = fit_linear(rows.with_vectors(rows.vectors), kinds)
         shared = fit_linear(rows, kinds)

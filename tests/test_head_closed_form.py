@@ -84,7 +84,7 @@ def plain_kernel(training, scale, product):
 
 def plain_noise(training, rows, noise=0.05):
     """The noise of some pairs, whose labels are medians of several measurements, as a matrix."""
-    return np.diag(noise / training.pairs.measurements[rows])
+    return np.diag(noise / training.labels.measurements[rows])
 
 
 def test_a_process_equals_the_plain_formula_on_one_row_a_pair(monkeypatch):
@@ -123,9 +123,9 @@ def test_the_error_of_a_kernel_is_that_of_fits_without_each_fold():
         rest = rows[training.fold != k]
         inverse = np.linalg.inv(kernel[np.ix_(rest, rest)] + plain_noise(training, rest))
         across = kernel[np.ix_(held, rest)]
-        mean = training.pairs.pkd[rest].mean()
-        expected = mean + across @ inverse @ (training.pairs.pkd[rest] - mean)
-        square += np.square(training.pairs.pkd[held] - expected).sum()
+        mean = training.labels.pkd[rest].mean()
+        expected = mean + across @ inverse @ (training.labels.pkd[rest] - mean)
+        square += np.square(training.labels.pkd[held] - expected).sum()
     assert cost_of(search, 0, chosen, "error") == pytest.approx(square, rel=1e-9)
 
 
@@ -147,7 +147,7 @@ def test_a_large_table_keeps_only_its_inducing_pairs(monkeypatch):
     assert len(fit.weight) == 60
     assert fit.root.shape == (40, 40)
     test = np.setdiff1d(np.arange(400), training.rows)
-    error = training.pairs.pkd[test] - fit.predict(training.vectors)[test]
+    error = training.labels.pkd[test] - fit.predict(training.vectors)[test]
     assert np.sqrt(np.mean(error**2)) < 0.8 * training.pkd.std()
 
 
@@ -189,7 +189,7 @@ def test_the_ridge_head_equals_the_ridge_of_standardised_vectors(antibodies, mon
     for side in vectors.sides.values():
         scaling = Standardizer.of(side.x_ND, side.index[training.rows])
         blocks.append(FeatureBlock(scaling.apply(side.x_ND), side.index))
-    pkd = training.pairs.pkd
+    pkd = training.labels.pkd
     rows = training.rows
     fold = training.fold
     plain = Ridge(blocks, rows, fold).fit(pkd)
@@ -276,7 +276,7 @@ def test_processes_of_the_same_pairs_hold_their_vectors_once_and_are_written_wit
 def test_pure_noise_is_predicted_by_about_its_mean(criterion):
     training = make_training(300, train=250, antibodies=100)
     noise = np.random.default_rng(1).normal(7, 1, 300)
-    training = replace(training, pairs=replace(training.pairs, pkd=noise))
+    training = replace(training, labels=replace(training.labels, pkd=noise))
     fit = fit_gaussian_process(training, criterion)
     test = np.setdiff1d(np.arange(300), training.rows)
     assert fit.predict(training.vectors)[test].std() < 0.35
@@ -345,8 +345,9 @@ def test_a_choice_does_not_see_what_its_fold_holds_out():
 
 def test_folds_of_a_run_choose_what_they_would_choose_alone():
     every = make_training(pairs=150, train=150)
+    antibody = every.vectors.sides["antibody"].index
     folds = [
-        replace(every, rows=rows, fold=inner_folds(every.pairs.antibody[rows]), shared={})
+        replace(every, rows=rows, fold=inner_folds(antibody[rows]), shared={})
         for rows in (np.arange(100), np.arange(30, 150), np.arange(150))
     ]
     searched, searches = with_searches(every, folds, ("kernel", "gp", "residue_kernel"))

@@ -146,7 +146,8 @@ def test_bad_rows_are_refused_or_skipped_and_reported(case):
     table.loc[2, "antibody"] = HEAVY + HEAVY + LIGHT
     table["pKd"] = table["pKd"].astype(object)
     table.loc[4, "pKd"] = "unknown"
-    with pytest.raises(SequenceError, match=r"row 3, .* heavy \+ heavy \+ light"):
+    both = r"(?s)row 3, .* heavy \+ heavy \+ light.*row 5, .*unknown"
+    with pytest.raises(SequenceError, match=both):
         run_evaluate(case, table=table)
     summary, said = run_evaluate(case, table=table, bad_rows="skip")
     assert summary["table"]["pairs"] == len(table) - 2

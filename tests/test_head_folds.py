@@ -54,7 +54,7 @@ def train_folds(folder, folds, **options):
             pairs=pairs,
             vectors=vectors,
             splits=folds,
-            labelled=[pairs for _ in folds],
+            labels=[pairs for _ in folds],
             config=config,
             device=torch.device("cpu"),
             folder=folder,

@@ -102,6 +102,24 @@ def test_labels_of_pairs_that_do_not_bind_are_a_problem(words):
         assert abag.plan(table(**{"KD (nM)": kd, other: binding}))["problems"] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "comment", "is_told"),
+    [
+        ("Comment", "no binding", True),
+        ("Status", "below LOD", True),
+        ("Fit", "NB", True),
+        ("Comment", "n.d.", False),
+        ("Comment", "poor fit", False),
+        ("IC50", "no binding", False),
+    ],
+)
+def test_a_comment_that_nothing_binds_beside_an_exact_label_is_a_problem(name, comment, is_told):
+    kd = IN_UNIT["kd_nm"]
+    planned = abag.plan(table(**{"KD (nM)": kd, name: [comment] * 3 + [""] * (len(kd) - 3)}))
+    said = f"Column {name!r} says no binding beside an exact label in 3 rows"
+    assert any(line.startswith(said) for line in planned["problems"]) == is_told
+
+
 @pytest.mark.parametrize("cell", ["", "n.d."])
 @pytest.mark.parametrize("words", [("false", "true", "unknown"), ("non-binder", "binder", "")])
 def test_pairs_read_as_no_binding_of_which_another_column_says_less_are_a_problem(cell, words):
@@ -123,7 +141,7 @@ def test_pairs_read_as_no_binding_of_which_another_column_says_less_are_a_proble
     assert problems(no, no, no) == []
 
 
-@pytest.mark.parametrize("name", ["potency_upper_limit", "LOD", "Max. conc. (nM)"])
+@pytest.mark.parametrize("name", ["potency_upper_limit", "LOD (nM)", "Max. conc. (nM)"])
 def test_labels_that_are_the_limit_in_another_column_are_a_problem(name):
     for label in ("KD (nM)", "ID50"):
         values = IN_UNIT["kd_nm"].round(3)

@@ -235,6 +235,13 @@ def test_a_table_of_mutations_is_read_with_the_parent_and_numbers_of_the_run(tmp
     )
     alone = frame[["change"]]
     abag.predict(alone, tmp_path / "run", tmp_path / "out.csv")
+    more = frame.assign(pKd=frame["pKd"] + 0.5)
+    abag.fit(more, tmp_path / "store", tmp_path / "next", add=tmp_path / "run", report=False)
+    layouts = [
+        json.loads((tmp_path / run / "predictor/predictor.json").read_text())["layout"]
+        for run in ("run", "next")
+    ]
+    assert layouts[0] == layouts[1]
     assert any("mutations are of the parent of the run" in line for line in said)
     whole = pd.DataFrame(
         {
@@ -417,6 +424,23 @@ def test_a_round_keeps_the_names_of_earlier_rounds(named, tmp_path):
     both = pd.concat([table, pd.read_csv(named / "pairs.csv")])
     abag.predict(both, tmp_path / "run", tmp_path / "out.csv", store=named / "store")
     assert set(pd.read_csv(tmp_path / "out.csv")["regime"]) == {"known"}
+
+
+@pytest.mark.parametrize("light", [["WT", f"{LIGHT[30]}31G"], ["WT", "WT"]])
+def test_columns_of_mutations_named_as_chains_are_read_as_in_the_run(tmp_path, light):
+    rng = np.random.default_rng(0)
+    heavy = [f"{HEAVY[at]}{at + 1}A" for at in range(28, 60) if HEAVY[at] != "A"]
+    frame = pd.DataFrame({"VH": heavy, "VL": np.resize([f"{LIGHT[30]}31G", "WT"], len(heavy))})
+    told = {"parent": f"{HEAVY}|{LIGHT}", "antigen": "MKTAYIAKQR"}
+    abag.embed_table(frame, tmp_path / "store", **told, **COMPOSITION)
+    labelled = frame.assign(pKd=rng.normal(8, 1, len(frame)))
+    options = {"head": "ridge", "split": "random", "report": False}
+    abag.fit(labelled, tmp_path / "store", tmp_path / "run", **told, **options)
+    new = pd.DataFrame({"VH": heavy[:2], "VL": light})
+    abag.predict(new, tmp_path / "run", tmp_path / "as-in-run.csv")
+    abag.predict(new, tmp_path / "run", tmp_path / "told.csv", **told)
+    as_in_run, as_told = (pd.read_csv(tmp_path / f"{n}.csv") for n in ("as-in-run", "told"))
+    pd.testing.assert_frame_equal(as_in_run, as_told)
 
 
 def test_mutations_of_both_chains_in_order_are_read_as_in_the_run(tmp_path):

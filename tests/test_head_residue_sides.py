@@ -92,7 +92,7 @@ def antigen_library(indels=0.0, *, variants=150, train=450):
 
 def held_out_error(training, predicted):
     held_out = np.setdiff1d(np.arange(len(predicted)), training.rows)
-    return np.sqrt(np.square(predicted - training.pairs.pkd)[held_out].mean())
+    return np.sqrt(np.square(predicted - training.labels.pkd)[held_out].mean())
 
 
 def test_variants_of_an_antigen_have_effects_of_their_own_for_each_antibody():

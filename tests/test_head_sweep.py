@@ -402,9 +402,10 @@ def test_trials_of_classes_are_scored_by_the_log_loss_of_pairs_held_out(classes,
     latent = np.empty(len(pairs))
     for fold in range(3):
         rows = np.flatnonzero(problem.fold != fold)
-        training = TrainingRows(pairs, vectors, rows, inner_folds(problem.group[rows]))
+        labels = latent_labels(pairs, rows)
+        training = TrainingRows(labels, vectors, rows, inner_folds(problem.group[rows]))
         held = problem.fold == fold
-        latent[held] = MODELS["ridge"].fit(latent_labels(training)).predict(vectors)[held]
+        latent[held] = MODELS["ridge"].fit(training).predict(vectors)[held]
     every = np.arange(len(pairs))
     held_out = HeldOutClasses.of(pairs, every, latent[:, None], problem.group)
     probability = held_out.expected(problem.fold)

@@ -31,8 +31,8 @@ def test_predictions_are_those_of_scikit_learn(seed, are_variants, are_weighted,
     if are_variants:
         training = of_variants(training, seed)
     if are_weighted:
-        share = np.random.default_rng(seed).uniform(0.2, 5, len(training.pairs.pkd))
-        training = replace(training, pairs=replace(training.pairs, share=share))
+        share = np.random.default_rng(seed).uniform(0.2, 5, len(training.labels.pkd))
+        training = replace(training, labels=replace(training.labels, share=share))
     grown = []
 
     class Recorded(sklearn.tree.ExtraTreeRegressor):
@@ -81,7 +81,7 @@ def test_columns_that_count_are_found_among_many_that_do_not():
         "antibody": SideVectors(np.zeros((400, 1), np.float32), index, chains),
         "antigen": SideVectors(np.zeros((1, 1), np.float32), 0 * index, [("ACDE",)]),
     }
-    labels = replace(training.pairs, pkd=pkd)
+    labels = replace(training.labels, pkd=pkd)
     training = TrainingRows(labels, PairVectors(sides), training.rows, training.fold)
     new = np.setdiff1d(index, training.rows)
     error = (fit_trees(training).predict(training.vectors) - pkd)[new]

@@ -415,6 +415,8 @@ def test_numbers_as_publications_write_them_are_refused_with_how_to_write_them(c
         ("KD", ["7", "30 pM"], {"label": "kd_nm"}, [7, 0.03], "00"),
         ("IC50", ["1,5 nM", "30 nM"], {}, [1.5, 30], "00"),
         ("EC50", ["0.15 µg/mL", "<3 ng/mL"], {}, [1, 0.02], "0>"),
+        ("value", ["7 nM", "30 pM"], {"columns": {"pkd": "value"}}, [7, 0.03], "00"),
+        ("result", ["7 nM", "30 pM"], {"columns": {"label": "result"}}, [7, 0.03], "00"),
     ],
 )
 def test_a_unit_in_a_cell_is_that_of_its_number(name, cells, options, nanomolar, sides):

@@ -85,7 +85,7 @@ def test_pairs_of_no_stated_assay_have_the_mean_of_all_training_pairs():
     pkd = np.array([5.0, 6.0, 9.0, 4.0, 0.0, 0.0])
     pairs = drawn.labelled(np.arange(6), np.arange(6), pkd)
     training = TrainingRows(pairs, PairVectors({}), np.arange(4), np.arange(4))
-    mean = BaselineInputs(training, split, None).mean_of(np.array([0, 0, 1, -1, -1, 1]))
+    mean = BaselineInputs(pairs, training, split, None).mean_of(np.array([0, 0, 1, -1, -1, 1]))
     assert mean.tolist() == [5.5, 5.5, 9.0, 6.0, 6.0, 9.0]
 
 

@@ -5,8 +5,10 @@ import pytest
 from reading import read_labels, read_sequences
 
 import abag
-from abag import ColumnError, OptionError, SequenceError
+from abag import ColumnError, OptionError, PlanOptions, SequenceError
+from abag.embed.tables.layout import LayoutRecord, RecordedColumn
 from abag.embed.tables.mutations import BadMutation, MutationRules, mutate, read_mutations
+from abag.embed.tables.pairs import read_pairs
 from tests.trastuzumab import HEAVY, LIGHT
 
 RBD = "NITNLCPFGEVFNATRFASVYAWNRKRISNCVADYSVLYNSASFSTFKCYG"  # from residue 331 of the spike
@@ -223,11 +225,16 @@ def test_variants_of_the_antigen_are_of_the_antigen_of_the_row_or_of_all():
     options = {"columns": {"antigen_mutations": "mutant"}, "first_residue": 331}
     table = pd.DataFrame({"heavy": [HEAVY] * 2, "mutant": cells})
     expected = [(exchanged(RBD, (5, "K")),), (RBD,)]
+    column = RecordedColumn(role="antigen_mutations", name="antigen", given=True)
+    of_run = LayoutRecord(columns=(column,), antigen=RBD, first_residue=331)
+    renamed = table.rename(columns={"mutant": "antigen"})
     for read in (
         read_sequences(table, antigen=RBD, **options),
+        read_pairs(renamed, PlanOptions(), remembered=of_run),
         read_sequences(table.assign(antigen=RBD), **options),
     ):
         assert [read.antigens.chains[i] for i in read.antigens.of_row] == expected
+        assert not any("is ignored" in note for note in read.notes)
 
 
 def test_one_column_with_the_mutations_of_both_sides():

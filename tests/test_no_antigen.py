@@ -431,10 +431,15 @@ def test_vectors_of_a_table_are_exported(folder, tmp_path):
 
 def test_adapt_needs_antigens(folder, tmp_path):
     pytest.importorskip("peft")
-    with pytest.raises(OptionError, match="trains on pairs of an antibody and an antigen"):
-        abag.adapt_encoders(
-            folder / "t.csv", tmp_path / "a", split_from=folder / "run", no_antigen=True
-        )
+    splits = folder / "run" / "splits.parquet"
+    for split_from, words in (
+        (folder / "run", "run: a run of antibodies alone: abag adapt trains on pairs of an"),
+        (splits, "^no_antigen: abag adapt trains on pairs of an antibody and an antigen"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            abag.adapt_encoders(
+                folder / "t.csv", tmp_path / "a", split_from=split_from, no_antigen=True
+            )
 
 
 def test_near_duplicates_of_a_given_split_are_those_of_antibodies(folder, frame, tmp_path):

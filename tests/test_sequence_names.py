@@ -9,7 +9,8 @@ from reading import demo_table, read_chunks, read_sequences
 
 import abag
 from abag import AbagError, ColumnError, TableError
-from tests.trastuzumab import HEAVY, LIGHT
+from abag.core.messages import reporting
+from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 ANTIGENS = {
     "HER2 ECD": "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSF",
@@ -72,14 +73,33 @@ def test_names_on_both_sides_are_read_as_their_sequences(tmp_path, name):
     assert "column 'mAb' holds names of antibodies, looked up in" in " ".join(read.notes)
 
 
-@pytest.mark.parametrize("column", ["Clone", "Sample ID", "unusual"])
-def test_a_table_of_name_heavy_light_names_antibodies_in_any_column(tmp_path, column):
-    pd.DataFrame({"Name": [1, 2], "VH": [HEAVY, OTHER_HEAVY], "VL": [LIGHT, None]}).to_csv(
+@pytest.mark.parametrize(
+    ("column", "names"), [("Clone", [1, 2]), ("Sample ID", [1, 2]), ("unusual", ["ab 1", "ab 2"])]
+)
+def test_a_table_of_name_heavy_light_names_antibodies_in_any_column(tmp_path, column, names):
+    pd.DataFrame({"Name": names, "VH": [HEAVY, OTHER_HEAVY], "VL": [LIGHT, None]}).to_csv(
         tmp_path / "ab.csv", index=False
     )
-    table = pd.DataFrame({column: [2, 1], "antigen": [*ANTIGENS.values()], "n": [7, 8]})
+    table = pd.DataFrame({column: names[::-1], "antigen": [*ANTIGENS.values()], "n": [7, 8]})
     read = read_sequences(table, sequences=(str(tmp_path / "ab.csv"),))
     assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, LIGHT)]
+
+
+@pytest.mark.parametrize("no_antigen", [True, False])
+def test_measurements_are_not_looked_up_as_names_nor_rows_of_the_file_as_its_names(
+    tmp_path, no_antigen
+):
+    names = ["ab 1", "ab 2", "ab 3"]
+    file = tmp_path / "ab.csv"
+    chains = [HEAVY, OTHER_HEAVY, HEAVY[:-2]]
+    table = pd.DataFrame({"unusual": names[::-1], "score": [1, 2, 1], "target": ANTIGEN})
+    options = {"sequences": (str(file),), "no_antigen": no_antigen}
+    pd.DataFrame({"unusual": names, "Sequence": chains}).to_csv(file)  # numbers of rows in front
+    read = read_sequences(table, **options)
+    assert chains_of(read, "antibody") == [(chain, "") for chain in chains[::-1]]
+    pd.DataFrame({"Name": [1, 2, 3], "Sequence": chains}).to_csv(file, index=False)
+    with pytest.raises(ColumnError, match=r"no column holds names .* such as '1', '2', '3'"):
+        read_sequences(table, **options)
 
 
 def test_a_table_with_a_row_per_chain_names_antibodies(tmp_path):
@@ -485,6 +505,35 @@ def test_a_name_that_is_a_number_in_a_spreadsheet_has_no_point(tmp_path):
     book.save(tmp_path / "t.xlsx")
     read = read_sequences(tmp_path / "t.xlsx", sequences=(str(tmp_path / "ab.fasta"),))
     assert chains_of(read, "antibody") == [(chain, "") for chain in heavy]
+
+
+def test_a_workbook_may_hold_measurements_and_sequences_in_sheets_of_their_own(tmp_path):
+    book = openpyxl.Workbook()
+    sheets = {
+        "Notes": [["Made by hand"]],
+        "KD": [["clone", "target", "KD (nM)"], ["tras", "peptide", 1.5], ["d13", "peptide", 20]],
+        "Antibodies": [["name", "VH", "VL"], ["tras", HEAVY, LIGHT], ["d13", D13_HEAVY, D13_LIGHT]],
+        "Targets": [["name", "sequence"], ["peptide", "MKTAYIAKQRQISFVKSHFSRQ"]],
+    }
+    for title, rows in sheets.items():
+        sheet = book.create_sheet(title)
+        for row in rows:
+            sheet.append(row)
+    del book["Sheet"]
+    path = tmp_path / "book.xlsx"
+    book.save(path)
+    said = []
+    with reporting(said.append):
+        read = read_sequences(path, sheet="KD", sequences=(str(path),))
+    assert chains_of(read, "antibody") == [(HEAVY, LIGHT), (D13_HEAVY, D13_LIGHT)]
+    assert said == ["book.xlsx: sequences are read from sheets 'Antibodies', 'Targets'"]
+    del book["Antibodies"], book["Targets"]
+    book.save(path)
+    with pytest.raises(AbagError, match=r"--sequences .*: no column for sequences"):
+        read_sequences(path, sheet="KD", sequences=(str(path),))
+    (tmp_path / "broken.xlsx").write_bytes(path.read_bytes()[:900])
+    with pytest.raises(AbagError, match=r"broken\.xlsx: cannot be read"):
+        read_sequences(path, sheet="KD", sequences=(str(tmp_path / "broken.xlsx"),))
 
 
 def test_nucleotides_in_a_file_of_names_are_not_read_as_residues(tmp_path):

@@ -296,8 +296,8 @@ def test_a_fit_fails_whose_predictor_knows_its_training_labels_worse_than_its_fo
 
     def worse(training):
         if len(training.rows) == 300:  # all pairs: fitted to other labels
-            labels = np.random.default_rng(0).permutation(training.pairs.pkd)
-            training = replace(training, pairs=replace(training.pairs, pkd=labels), shared={})
+            labels = np.random.default_rng(0).permutation(training.labels.pkd)
+            training = replace(training, labels=replace(training.labels, pkd=labels), shared={})
         return ridge.fit(training)
 
     monkeypatch.setitem(MODELS, "ridge", replace(ridge, fit=worse))

@@ -34,8 +34,8 @@ _SAYS_CHAIN = "(?=.*(seq|aa|aminoacid|protein|polypeptide|chain|variable|domain|
 _HEAVY_WORD = "(heavy|vhh|vh|hcvr|hc)"
 _LIGHT_WORD = "(light|vl|vk|vkappa|vlambda|lcvr|lc)"
 # alone, these may be names, genes or numbers: `content.roles_by_content` looks at the cells
-_HEAVY_WORDS = f"({_HEAVY_WORD}|igh(vdj)?|nanobody|sdab)"
-_LIGHT_WORDS = f"({_LIGHT_WORD}|kappa|lambda|ig[kl](vj)?)"
+_HEAVY_WORDS = f"({_HEAVY_WORD}|igh|vdj|nanobody|sdab)"
+_LIGHT_WORDS = f"({_LIGHT_WORD}|kappa|lambda|ig[kl]|vj)"
 
 
 def _of_parts(word: str) -> str:

@@ -20,9 +20,8 @@ from abag.embed.tables.chains import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
-    LIGHT_MUTATIONS,
     LONG_RUN,
-    MUTATIONS,
+    MUTATION_ROLES,
     REPLACED,
     RESIDUES,
     SEQUENCE_ROLES,
@@ -335,8 +334,9 @@ def suggest_columns(table: Table, no_antigen: bool) -> str:
         hold = f"{quote_some(coded)} {'holds' if len(coded) == 1 else 'hold'}"
         if coded:
             advice.append(f"{hold} nucleotides: translate them into amino acids.")
-    if antibodies or antigens:
-        advice.append(f"By their content: {f'{antibodies} {antigens}'.strip()}.")
+    proposed = antibodies if table.has("antigen") else f"{antibodies} {antigens}".strip()
+    if proposed:
+        advice.append(f"By their content: {proposed}.")
     return " ".join(advice)
 
 
@@ -452,7 +452,7 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     elif table.has("heavy") or table.has("light"):
         replaced_by["antibody"] = "the columns of heavy and light chains"
     ignored = []
-    mutated = {table.columns.get(role) for role in (MUTATIONS["antibody"], LIGHT_MUTATIONS)}
+    mutated = {table.columns.get(role) for role in MUTATION_ROLES}
     for role, replacement in replaced_by.items():
         name = table.columns.get(role)
         if name is None or name in mutated:

@@ -164,11 +164,16 @@ def cell_text(cell: object) -> str:
     return str(cell)
 
 
-def refuse_repeated(names: Sequence[str]) -> None:
-    """Raise ValueError if two columns have one name; pandas would rename the second."""
+def refuse_repeated(names: Sequence[str], below: Sequence[str] = ()) -> None:
+    """Raise ValueError if two columns have one name; pandas would rename the second.
+
+    `below` are the cells of the next line, which may be the names of groups of columns.
+    """
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        msg = f"two columns are called {repeated[0]!r}; expected names that differ. Rename one"
+        are_names = len(may_hold(below, {}, TEXT_ROLES)) > 1
+        advice = "Remove this line: the next has the names" if are_names else "Rename one"
+        msg = f"two columns are called {repeated[0]!r}; expected names that differ. {advice}"
         raise ValueError(msg)
 
 
@@ -413,7 +418,7 @@ def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
         if not names:
             raise ValueError(_MORE_FIELDS if "Expected" in str(reason) else str(reason)) from reason
         lines = [["", *names]]
-    refuse_repeated([name for name in lines[0] if name])
+    refuse_repeated([name for name in lines[0] if name], *lines[1:2])
     return lines
 
 
@@ -484,6 +489,21 @@ def _refuse_merged(merged: Sequence[str], header: int) -> None:
             if len(rows) == 1:
                 msg += ", or delete the row, if it is a title or a note"
             raise ValueError(msg)
+
+
+def sheet_names(path: Path) -> list[str]:
+    """List the sheets of a file; empty if it is no Excel file that can be read."""
+    if path.suffix.lower() not in EXCEL or not path.is_file():
+        return []
+    with warnings.catch_warnings():  # of styles and extensions that openpyxl leaves out
+        warnings.simplefilter("ignore")
+        try:
+            import openpyxl
+
+            book = openpyxl.load_workbook(path, read_only=True)
+        except (ImportError, *_READING):  # which reading it says
+            return []
+    return [sheet.title for sheet in book.worksheets]
 
 
 def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list[str]]:

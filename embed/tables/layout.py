@@ -63,6 +63,7 @@ from abag.embed.tables.content import (
     with_content,
 )
 from abag.embed.tables.formats import CHUNK_ROWS, EXCEL, ReadOptions, bare_suffix, cell_text
+from abag.embed.tables.mutations import holds_mutations, means_parent
 from abag.embed.tables.options import MOST_RESIDUE, AntibodyRegion, BadRows, Numbering, TableOptions
 from abag.embed.tables.references import (
     References,
@@ -581,7 +582,7 @@ def _with_parent(
     """Find what cells refer to: as the table or the user says, or as in the run."""
     in_order = remembered.mutations_in_order
     if remembered.parent and "antibody" not in options.decided:
-        if any(map(top.has, ANTIBODY_ROLES)):
+        if _has_antibodies(top):
             say(
                 f"{top.source}: antibodies are those of the table, not variants of the run's parent"
             )
@@ -595,6 +596,20 @@ def _with_parent(
                 return completed, references
     options = _with_names(top, options, remembered, kinds)
     return options, find_references(top, options, kinds, in_order=in_order)
+
+
+def _has_antibodies(top: Table) -> bool:
+    """Tell whether columns of antibodies hold these, and not mutations under a name such as VH."""
+    for role in ANTIBODY_ROLES:
+        if role in top.ties:
+            return True
+        if role not in top.columns:
+            continue
+        name = top.columns[role]
+        is_parent = all(means_parent(cell_text(cell)) for cell in top.distinct_cells(name))
+        if not (is_parent or holds_mutations(top, name)):
+            return True
+    return False
 
 
 def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Sequence[Kind]) -> T:
@@ -643,7 +658,11 @@ def _with_mutations(top: Table, options: T, remembered: LayoutRecord, role: str)
     for named, name in remembered.named().items():
         if named in (role, LIGHT_MUTATIONS, *MUTATION_PARTS) and name in top.names:
             of_run[named] = name
-    options = replace(options, columns={**of_run, **options.columns})
+    return with_numbers(replace(options, columns={**of_run, **options.columns}), remembered)
+
+
+def with_numbers(options: T, remembered: LayoutRecord) -> T:
+    """Number residues as the run did, unless the user says how."""
     if options.numbering != "sequential" or options.first_residue != 1:
         return options
     return replace(options, numbering=remembered.numbering, first_residue=remembered.first_residue)

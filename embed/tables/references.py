@@ -16,8 +16,11 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
+
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
-from abag.core.messages import counted, quoted, shell_quoted
+from abag.core.messages import counted, quoted, say, shell_quoted
 from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
@@ -63,6 +66,7 @@ from abag.embed.tables.formats import (
     is_gzip,
     read_fasta,
     role_last,
+    sheet_names,
 )
 from abag.embed.tables.mutations import (
     IN_ORDER,
@@ -83,7 +87,7 @@ from abag.embed.tables.numbering import (
     find_types,
 )
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
+from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_numbers, read_table
 
 ANY = "sequence"
 """Role of a sequence of which the file does not say what it is."""
@@ -94,7 +98,7 @@ _NAME_COLUMNS: Mapping[Kind | None, str] = {
     "antibody": "(antibody|ab|mab|fab|fv|nanobody|clone|parent)(name|id)?",
     "antigen": "(antigen|ag|target|strain)(name|id)?",
     None: "(name|names|id|identifier|accession|entry|label|protein|construct|sample|molecule|"
-    "variant|record)(name|id)?",
+    "variant|record)(name|id)?|(seq|sequence)(name|id)",
 }
 """Names of the columns of names in a table of these."""
 _CHAIN_NAMES = {
@@ -428,8 +432,31 @@ def read_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
 
 
 def _table_entries(path: Path, problems: list[str]) -> Iterator[Entry]:
-    """Yield the sequences of a table under their names, column by column."""
-    table = read_table(path)
+    """Yield the sequences of a table under their names, column by column.
+
+    Of an Excel file with several sheets, all that hold sequences are read.
+    """
+    sheets = sheet_names(path)
+    if len(sheets) < 2:
+        yield from _entries_of(read_table(path), path, problems)
+        return
+    refused: list[AbagError] = []
+    read: list[str] = []
+    for sheet in sheets:
+        try:
+            entries = [*_entries_of(read_table(path, sheet), path, problems)]
+        except AbagError as error:
+            refused.append(error)
+            continue
+        read.append(sheet)
+        yield from (entry._replace(where=f"sheet {sheet!r}, {entry.where}") for entry in entries)
+    if not read:
+        raise min(refused, key=lambda error: not isinstance(error, MissingColumn))
+    plural = "s" if len(read) > 1 else ""
+    say(f"{path.name}: sequences are read from sheet{plural} {quote_names(read)}")
+
+
+def _entries_of(table: Table, path: Path, problems: list[str]) -> Iterator[Entry]:
     table = replace(table, frame=table.frame.astype(object))
     roles = _sequence_columns(table, path)
     for role, column in roles.items():
@@ -520,20 +547,31 @@ def refuse_rows_of_chains(table: Table, options: TableOptions) -> None:
 
 
 def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> str:
-    """Return the column that names the sequences of a kind; the first one if none is called so."""
+    """Return the column that names the sequences of a kind, or else the first one of texts."""
     others = [name for name in table.names if name not in roles.values()]
     order: tuple[Kind | None, ...] = (kind, None)
     if kind is None:
         order = (None, "antibody", "antigen")
     for named_kind in order:
-        pattern = _NAME_COLUMNS[named_kind]
         for name in others:
-            if re.fullmatch(pattern, simplified(name)):
+            if _is_called(name, named_kind):
                 return name
     if not others:
         problem = f"--sequences {table.source}: no column for names"
         raise MissingColumn(with_found(problem, table.names, "Call one name."))
-    return others[0]
+    # numbers may be those of rows, as pandas writes them
+    return next((name for name in others if not _holds_numbers(table, name)), others[0])
+
+
+def _is_called(name: str, kind: Kind | None) -> bool:
+    """Tell whether a column is called like names of a kind, or of any."""
+    return re.fullmatch(_NAME_COLUMNS[kind], simplified(name)) is not None
+
+
+def _holds_numbers(table: Table, name: str) -> bool:
+    """Tell whether all cells of a column are numbers."""
+    cells = pd.Series(table.distinct_cells(name), dtype=object)
+    return bool(np.isfinite(read_numbers(cells)).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -627,7 +665,9 @@ def _with_names(
     kinds: Sequence[Kind],
 ) -> References:
     """Add the columns that hold names, each of which is looked up."""
-    named_kinds = [kind for kind in kinds if references.constant(kind) is None]
+    named_kinds = [
+        kind for kind in kinds if kind in options.kinds and references.constant(kind) is None
+    ]
     columns: dict[str, str] = {}
     for kind in named_kinds:
         columns |= _name_columns(table, names, options, kind, {*columns.values()})
@@ -867,7 +907,11 @@ def _name_columns(
         return {role: name_column}
     fits = []
     for name in table.names:
-        if name not in taken and _names_side(table, names, role, name):
+        if name in taken or not _names_side(table, names, role, name):
+            continue
+        # numbers are rather measurements, which may be those of names by chance
+        is_called_so = any(_is_called(name, kind) for kind in (kind, None))
+        if is_called_so or not _holds_numbers(table, name):
             fits.append(name)
     if len(fits) > 1:
         lines = " or ".join(column_option(role, name) for name in fits)

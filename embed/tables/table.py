@@ -63,6 +63,7 @@ from abag.embed.tables.formats import (
     read_file_chunks,
     refuse_repeated,
 )
+from abag.embed.tables.options import TableOptions
 
 _SIGNS = str.maketrans(
     dict.fromkeys("−‐‑‒–﹣－", "-")
@@ -261,7 +262,7 @@ _NO_BINDING = frozenset(
     "nb nobinding nobind nobinder nonbinder nonbinders nonbinding notbinding doesnotbind dnb "
     "nobindingdetected nobindingobserved nodetectablebinding nd notdetected nondetected "
     "notdetectable nonedetected undetectable undetected bdl belowdetection belowdetectionlimit "
-    "belowlimitofdetection nbd nosignal noresponse noaffinity nomeasurablebinding inf "
+    "belowlimitofdetection belowlod nbd nosignal noresponse noaffinity nomeasurablebinding inf "
     "infinity".split()
 )
 """Words for a pair that does not bind, without spaces and signs."""
@@ -594,15 +595,17 @@ def _refuse_no_rows(rows: int, source: str) -> None:
         raise NoRows(msg)
 
 
-def read_table(table: OneTable) -> Table:
+def read_table(table: OneTable, sheet: str | None = None) -> Table:
     """Read a whole table as it is written, and find the roles of its columns by their names.
+
+    `sheet` is that of an Excel file with several.
 
     Raises
     ------
     TableError
         If the file cannot be read, or has no rows.
     """
-    reading = ReadOptions(rows=None, as_written=True)
+    reading = ReadOptions(rows=None, as_written=True, table=TableOptions(sheet=sheet))
     return next(open_table(table, reading)).with_roles({})
 
 

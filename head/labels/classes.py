@@ -54,7 +54,9 @@ _WORDS = (
     ("does not neutralise", "neutralises"), ("non-reactive", "reactive"),
     ("non-polyreactive", "polyreactive"), ("not polyreactive", "polyreactive"),
     ("not enriched", "enriched"), ("depleted", "enriched"), ("miss", "hit"),
-    ("non-hit", "hit"), ("fail", "pass"), ("absent", "present"),
+    ("non-hit", "hit"), ("no hit", "hit"), ("fail", "pass"), ("absent", "present"),
+    ("non-blocking", "blocking"), ("non-blocker", "blocker"), ("does not block", "blocks"),
+    ("non-specific", "specific"),
 )  # fmt: skip
 """Words for no and yes, as they are used beside each other."""
 _PARTS = (
@@ -165,8 +167,11 @@ def words_beside_others(cells: pd.Series) -> tuple[str, ...]:
     values = _spelled_values(cells) if cells.nunique() <= _LISTED else {}
     known = {value: rows for value, rows in values.items() if says_yes_or_no(value)}
     words = class_words(known)
-    is_both = words is not None and known.keys() == {*words} and len(known) < len(values)
-    return words if words and is_both and 2 * sum(known.values()) > sum(values.values()) else ()
+    if words is None or known.keys() != {*words} or 2 * sum(known.values()) <= sum(values.values()):
+        return ()
+    others = values.keys() - known
+    are_numbers = any(re.search("[0-9]", value) for value in others)
+    return words if others and not are_numbers else ()
 
 
 def _name_words(name: str) -> list[str]:

@@ -164,9 +164,11 @@ class Column:
 
     @cached_property
     def unit_in_cells(self) -> Label | None:
-        """Unit that its cells state, as ``300 pM``, where it is named like an affinity without."""
+        """Unit that its cells state, as ``300 pM``, of a label or affinity whose name has none."""
         header = read_header(self.name)
-        if header.units or header.not_label or not (header.affinity or header.plain):
+        is_label = self.name in map(self.table.columns.get, ("pkd", "label"))
+        is_possible = is_label or header.affinity or header.plain
+        if header.units or header.not_label or not is_possible:
             return None
         return unit_of_texts(self.name, distinct_texts(self.table, self.name))
 
@@ -319,8 +321,8 @@ class Column:
             cells = quote_names([*map(spelled, self.table.distinct_cells(self.name))])
             named = f"--classes {shell_quoted(','.join(self.words_beside_others))}"
             return (
-                f"{self.name!r} holds {cells}: use {choice} {named}, with --bad-rows skip to leave "
-                "out the others."
+                f"{self.name!r} holds {cells}: use {choice} {named} --bad-rows skip to leave out "
+                "the others, or name all classes, the worst first."
             )
         if header.affinity and re.search(r"±|\+\s*/\s*-", self.name) and not self.holds_numbers:
             return f"{self.name!r} holds values and errors: write them into two columns."

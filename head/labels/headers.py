@@ -15,19 +15,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
 from abag.core.messages import printable, quoted
 from abag.core.options import parse
-from abag.embed.tables.table import CellNumbers, plain_number, read_bounds
+from abag.embed.tables.table import CellNumbers, listed_cells, plain_number, read_bounds
 from abag.head.labels.options import ANTIBODY_KDA, UNITS, Better, Label, Scale
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
@@ -367,6 +365,7 @@ _REWRITTEN = (
 def plain_text(name: str) -> tuple[str, bool]:
     """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
+    name = re.sub(r"^X\.+(?=log)", "-", name)  # R names -log10(KD) so
     name = re.sub(r"(?<![A-Za-z])Fc(?![A-Za-z])", "constantfragment", name)  # FC: fold change
     name = _SUPERSCRIPT.sub(lambda m: "^" + m[0].replace("−", "-").translate(_SUPERSCRIPTS), name)
     composed = unicodedata.normalize("NFKC", name.replace("°", " ").replace("º", " "))
@@ -610,16 +609,22 @@ def read_in_unit(cells: pd.Series, unit: Label | None) -> tuple[CellNumbers, Boo
     """
     read = read_bounds(cells)
     has_unit = np.zeros(len(cells), np.bool_)
-    if unit is None or not UNITS[unit].takes_log:
+    others = np.flatnonzero(np.isnan(read.values)).tolist()
+    if unit is None or not UNITS[unit].takes_log or not others:
         return read, has_unit
-    changed = cells.astype(object)
-    for at in np.flatnonzero(np.isnan(read.values) & cells.notna().to_numpy(np.bool_)).tolist():
-        cell = cells.iloc[at]
-        number = _in_unit(cell, unit) if isinstance(cell, str) else None
-        if number is not None:
-            changed.iloc[at] = number
-            has_unit[at] = True
-    return (read_bounds(changed) if has_unit.any() else read), has_unit
+    values = listed_cells(cells)
+    number_of: dict[object, str | None] = {}
+    for at in others:
+        cell = values[at]
+        if isinstance(cell, str):
+            if cell not in number_of:
+                number_of[cell] = _in_unit(cell, unit)
+            if number_of[cell] is not None:
+                values[at] = number_of[cell]
+                has_unit[at] = True
+    if not has_unit.any():
+        return read, has_unit
+    return read_bounds(pd.Series(values, cells.index, dtype=object)), has_unit
 
 
 def _number_and_unit(text: str, quantity: str = "KD") -> tuple[str, Label | None]:

@@ -32,8 +32,14 @@ from abag.embed.tables.columns import quote_names, quote_some, simplified
 from abag.embed.tables.layout import NOTHING
 from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import SequenceTable, SkippedRows, describe_rows, read_pairs
-from abag.embed.tables.table import TableLike, read_names, read_numbers, read_texts
-from abag.head.labels.classes import holds_classes, says_no, says_whether_bound
+from abag.embed.tables.table import (
+    TableLike,
+    read_names,
+    read_numbers,
+    read_texts,
+    says_no_binding,
+)
+from abag.head.labels.classes import holds_classes, says_no, says_whether_bound, spelled
 from abag.head.labels.column import (
     ColumnMeaning,
     LabelLayout,
@@ -76,8 +82,12 @@ OF_MODEL = 0.5
 """Share of the mean variance that all labels have in common."""
 CONFLICT_PKD = 1.0
 """Labels of one pair, or assay means of one antigen, that differ by more are a conflict."""
-_LIMIT = re.compile("limit|lo[dq]$|(max|maximum|top|highest)conc")
+_LIMIT = re.compile("limit|lo[dq]([munpf]?m|[nu]gml)?$|(max|maximum|top|highest)conc")
 """Parts of the names, without signs, of columns of the limits of assays."""
+_COMMENT = re.compile("comment|note|remark|status|fit|quality|assess|flag|result|evaluation|call")
+"""Parts of the names, without signs, of columns in which a program or a reader comments a row."""
+_UNSURE = ("nd", "n.d.", "n.d", "inf")
+"""Words for no binding that a comment may say of anything else."""
 POSSIBLE_PKD = (0.0, 16.0)
 """Labels outside are certainly in another unit."""
 OPPOSITE = -0.5
@@ -329,6 +339,9 @@ def _labels_at_limits(table: SequenceTable, affinities: Affinities) -> Iterator[
                     f"read as no binding, such as row {table.row_name(others[0])} with "
                     f"{table.cell_text(others[0], name)}: leave out pairs that were not measured."
                 )
+        elif is_affinity and _COMMENT.search(simplified(name)):
+            at_limit = is_exact & [_denies_binding(cell) for cell in table.frame[name].tolist()]
+            said = "says no binding beside an exact label"
         else:
             continue
         rows = np.flatnonzero(at_limit)
@@ -339,6 +352,11 @@ def _labels_at_limits(table: SequenceTable, affinities: Affinities) -> Iterator[
                 f"{table.row_name(rows[0])} with {raw}: write limits of the assay as bounds, "
                 f"such as >{raw} or <{raw}."
             )
+
+
+def _denies_binding(cell: object) -> bool:
+    """Tell whether a comment says that nothing binds."""
+    return isinstance(cell, str) and says_no_binding(cell) and spelled(cell) not in _UNSURE
 
 
 def _opposite_measurements(table: SequenceTable, pkd: Floats) -> Iterator[tuple[str, Label]]:

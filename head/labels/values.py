@@ -103,7 +103,7 @@ class Affinities(ColumnMeaning):
         if self.no_binding.any():
             such = f" such as {', '.join(map(quoted, self.words))}" if self.words else ""
             count = int(self.no_binding.sum())
-            evidence.append(f"{count:,} cells{such} read as {self.bound}")
+            evidence.append(f"{counted(count, 'cell')}{such} read as {self.bound}")
         if self.quantity.affinity:
             read = f"{self.unit}, {UNITS[self.unit].stronger} is stronger"
         else:

@@ -275,12 +275,12 @@ class FoldLabels:
     @classmethod
     def of(cls, fold: TrainingRows, sampled: Ints) -> FoldLabels:
         """Take what a fold knows of pairs of the table, (C,)."""
-        learned_P = np.zeros(len(fold.pairs.pkd), np.bool_)
+        learned_P = np.zeros(len(fold.labels.pkd), np.bool_)
         learned_P[fold.rows] = True
         inner_P = np.full(len(learned_P), -1)
         inner_P[fold.rows] = fold.fold
-        target_C = fold.pairs.pkd[sampled] - fold.mean
-        weight_C = weights_of(fold.pairs.share, sampled)
+        target_C = fold.labels.pkd[sampled] - fold.mean
+        weight_C = weights_of(fold.labels.share, sampled)
         return cls.sort(learned_P[sampled], inner_P[sampled], target_C, weight_C)
 
     @classmethod

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from abag.embed.store.store import EncoderFolder
     from abag.embed.tables.chains import Chains, Kind
     from abag.head.labels.features import PairFeatures
-    from abag.head.labels.labelled_pairs import LabelledPairs
+    from abag.head.labels.headers import Quantity
 
 
 BLOCK = 1 << 18
@@ -359,11 +359,26 @@ def given_features(vectors: PairVectors) -> PairFeatures:
     return vectors.features
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """Hold the labels of P pairs as models learn them: of classes, these are latent values."""
+
+    pkd: Floats
+    """Shape (P,); in pKd, or values of another `quantity`."""
+    censored: NDArray[np.int8]
+    """Shape (P,); 0: exact, -1: the true value is below the label, +1: above."""
+    measurements: Ints
+    """Shape (P,); how many measurements each label is of."""
+    share: Floats | None
+    """Shape (P,); variance of the noise of each relative to the mean; None: it is not known."""
+    quantity: Quantity
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
     """Hold the pairs that a model learns from; `ridge.impute_censored` makes all labels exact."""
 
-    pairs: LabelledPairs
+    labels: Labels
     vectors: PairVectors
     """Of all P pairs."""
     rows: Ints
@@ -392,7 +407,7 @@ class TrainingRows:
     @property
     def pkd(self) -> Floats:
         """Return the labels of the rows, (F,), in pKd."""
-        return self.pairs.pkd[self.rows]
+        return self.labels.pkd[self.rows]
 
     @property
     def mean(self) -> float:
@@ -408,14 +423,14 @@ class TrainingRows:
     @property
     def noise_share(self) -> Floats:
         """Return the variance of the noise of each label relative to one measurement, (F,)."""
-        if self.pairs.share is not None:
-            return self.pairs.share[self.rows]
-        return np.asarray(1 / self.pairs.measurements[self.rows])
+        if self.labels.share is not None:
+            return self.labels.share[self.rows]
+        return np.asarray(1 / self.labels.measurements[self.rows])
 
     @property
     def weight(self) -> Floats | None:
         """Return how much each label counts, with mean 1, (F,); None: all as much."""
-        return weights_of(self.pairs.share, self.rows)
+        return weights_of(self.labels.share, self.rows)
 
 
 def once(training: TrainingRows, name: str, compute: Callable[[], T]) -> T:

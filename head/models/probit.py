@@ -26,13 +26,13 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, weights_of
+from abag.head.models.pair_vectors import Labels
 from abag.head.regimes.splits import effective_groups, judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.models.pair_vectors import TrainingRows
 
 
 LEAST_SHARE = 1e-6
@@ -60,6 +60,9 @@ LEAST_NOISE = 0.2
 CROSS_VALIDATED = 4.0
 """Factor of the variance of slope and thresholds: each held-out pair is in training elsewhere, and
 the models of all pairs are others than those of the folds (benchmarks/bench_binary.py)."""
+ROUNDED = 2.0
+"""How widely shares of the highest class are rounded off toward 0, in units of its usual share, and
+toward 1; the larger, the straighter is the link (benchmarks/bench_trees.py)."""
 FAR = 0.5
 """What is left of the distance from the frequencies of the classes where a regime was not measured:
 as if errors were as large as all that models tell apart."""
@@ -93,26 +96,82 @@ def _density(x: Floats) -> Floats:
     return np.asarray(np.exp(-np.square(x) / 2) / np.sqrt(2 * np.pi))
 
 
-def latent_labels(training: TrainingRows) -> TrainingRows:
-    """Replace the classes of training rows by what is expected of their latent values.
+def latent_labels(pairs: LabelledPairs, rows: Ints) -> Labels:
+    """Return the labels of all P pairs, of classes what is expected of their latent values.
 
-    Measurements stay as they are.
+    The frequencies of the classes are those of the rows to learn from, (R,). Measurements stay as
+    they are.
     """
-    pairs = latent_pairs(training.pairs, training.rows, training.weight)
-    return replace(training, pairs=pairs)
+    pkd = pairs.pkd
+    if classes := len(pairs.quantity.classes):
+        thresholds = class_thresholds(pkd[rows], classes, weights_of(pairs.share, rows))
+        pkd = expected_latent(thresholds)[pkd.astype(np.int64)]
+    return Labels(
+        pkd=pkd,
+        censored=pairs.censored,
+        measurements=pairs.measurements,
+        share=pairs.share,
+        quantity=pairs.quantity,
+    )
 
 
-def latent_pairs(pairs: LabelledPairs, rows: Ints, weight: Floats | None = None) -> LabelledPairs:
-    """Replace the classes of all P pairs by what is expected of their latent values.
+@dataclass(frozen=True, slots=True)
+class Bend:
+    """Bend predictions, which are means of latent values of classes, so that a link is a line.
 
-    The frequencies of the classes are those of some rows, (R,), of which each counts by its
-    `weight`, (R,). Measurements stay as they are.
+    A prediction between the latent values of the lowest and the highest class says which share of
+    such pairs is of the highest. Where that is rare, a prediction in the middle says one half, and
+    a line that is right near the usual share would say nearly all (benchmarks/bench_binary.py).
+    Shares below 0 and above 1 are rounded off.
     """
-    classes = len(pairs.quantity.classes)
-    if not classes:
-        return pairs
-    values = expected_latent(class_thresholds(pairs.pkd[rows], classes, weight))
-    return replace(pairs, pkd=values[pairs.pkd.astype(np.int64)])
+
+    low: float
+    """Expected latent value of the lowest class."""
+    high: float
+    """Of the highest class."""
+
+    @property
+    def usual(self) -> float:
+        """Return the share that a prediction of 0 says."""
+        return -self.low / (self.high - self.low)
+
+    @property
+    def unit(self) -> float:
+        """Return by how much a prediction changes per normal quantile of the share, near 0."""
+        density = float(_density(ndtri(np.array([self.usual])))[0])
+        return float(np.hypot(1.0, ROUNDED)) * density * (self.high - self.low)
+
+    def of(self, mixed: Floats) -> Floats:
+        """Return the bent predictions, (P,): ascending, and near 0 as they are."""
+        share = (mixed - self.low) / (self.high - self.low)
+        above = _rounded(share, ROUNDED * self.usual)
+        below = _rounded(1 - share, ROUNDED * (1 - self.usual))
+        is_rare = above < below
+        quantile = ndtri(np.where(is_rare, above, below) / (above + below))
+        quantile = np.where(is_rare, quantile, -quantile)
+        return np.asarray(self.unit * (quantile - ndtri(self.usual)))
+
+    def inverse(self, bent: Floats) -> Floats:
+        """Return the predictions, (P,), that are bent so."""
+        tried = np.linspace(2 * self.low - self.high, 2 * self.high - self.low, 8001)
+        return np.asarray(np.interp(bent, self.of(tried), tried))
+
+    def slope(self, mixed: Floats) -> Floats:
+        """Return the derivatives of the bent predictions, (P,)."""
+        share = (mixed - self.low) / (self.high - self.low)
+        widths = ROUNDED * self.usual, ROUNDED * (1 - self.usual)
+        above, below = _rounded(share, widths[0]), _rounded(1 - share, widths[1])
+        # those of the logarithm of (x + root) / 2 are 1 / root
+        by_share = 1 / np.hypot(share, widths[0]) + 1 / np.hypot(1 - share, widths[1])
+        by_share *= above * below / np.square(above + below)
+        density = _density(ndtri(self.usual) + self.of(mixed) / self.unit)
+        return np.asarray(self.unit * by_share / density / (self.high - self.low))
+
+
+def _rounded(x: Floats, width: float) -> Floats:
+    """Return x where it is far above 0, (P,), and a positive number that falls to 0 below."""
+    root = np.hypot(x, width)
+    return np.asarray(np.where(x > 0, x + root, width**2 / (root - np.minimum(x, 0.0))) / 2)
 
 
 class _Steps(NamedTuple):
@@ -167,7 +226,7 @@ class ClassLink:
     """Turn what parts predict into latent values and probabilities of classes."""
 
     slope: float
-    """Latent value per unit of the prediction."""
+    """Latent value per unit of the bent prediction."""
     thresholds: tuple[float, ...]
     """Between the classes, C - 1, ascending."""
     unit: float
@@ -176,19 +235,22 @@ class ClassLink:
     told: float
     """Share of the variance of latent values and their noise that predictions tell."""
     usual: float
-    """Prediction of a model that knows the frequencies of the classes alone."""
+    """Bent prediction of a model that knows the frequencies of the classes alone."""
+    bend: Bend
     ends: tuple[float, float]
     """Predictions of nearly all held-out pairs lie between them."""
     errors: tuple[float, float, float]
-    """Variance of the thresholds, of the slope, and their covariance, of the predictions less
-    `usual`."""
+    """Variance of the thresholds, of the slope, and their covariance, of the bent predictions
+    less `usual`."""
 
     def check(self) -> None:
         """Raise ValueError for what no fit has written."""
         is_ascending = bool((np.diff(self.thresholds) >= 0).all())
         least = min(self.slope, self.errors[0], self.errors[1])
         numbers = (self.slope, self.usual, *self.thresholds, *self.ends, *self.errors)
+        numbers = (*numbers, self.bend.low, self.bend.high)
         is_ascending = is_ascending and self.ends[0] <= self.ends[1]
+        is_ascending = is_ascending and self.bend.low < 0 < self.bend.high
         if least < 0 or not is_ascending or not np.isfinite(numbers).all():
             msg = f"classes have thresholds {self.thresholds}, slope {self.slope}, {self.errors}"
             raise ValueError(msg)
@@ -200,7 +262,7 @@ class ClassLink:
         held-out pairs show that they should: beyond these, predictions count by `BEYOND`.
         """
         inside = np.clip(mixed, *self.ends)
-        latent = self.slope * (inside + BEYOND * (mixed - inside))
+        latent = self.slope * self.bend.of(inside + BEYOND * (mixed - inside))
         return np.asarray(np.clip(latent, -MOST_LATENT, MOST_LATENT))
 
     def latent_of(self, expected: Floats) -> Floats:
@@ -247,6 +309,12 @@ class ClassLink:
         centre = latent - self.thresholds[-1]
         return np.asarray(ndtr(centre - half)), np.asarray(ndtr(centre + half))
 
+    def bend_at(self, expected: Floats) -> Floats:
+        """Return the slope of the bend, (P,), where pairs have these expected numbers."""
+        if not self.slope:
+            return np.ones(len(expected))
+        return self.bend.slope(self.bend.inverse(self.latent_of(expected) / self.slope))
+
     def deviation(self, expected: Floats, variance: Floats) -> Floats:
         """Return the standard deviation of `expected` that the models do not know, (P,).
 
@@ -254,7 +322,7 @@ class ClassLink:
         """
         latent = self.latent_of(expected)
         # shares of the variance of latent values and their noise together
-        unknown = variance / self.unit**2
+        unknown = variance * np.square(self.bend_at(expected) / self.unit)
         noise = np.maximum(1 - self.told - unknown, LEAST_NOISE)
         known = np.sqrt(1 + unknown / noise)
         step = np.sqrt(unknown / noise)
@@ -263,7 +331,7 @@ class ClassLink:
 
 
 def fit_link(
-    mixed: Floats,
+    predicted: Floats,
     level: Floats,
     prior: Floats,
     *,
@@ -278,7 +346,7 @@ def fit_link(
 
     Parameters
     ----------
-    mixed : ndarray, shape=(R,)
+    predicted : ndarray, shape=(R,)
         Predictions of pairs that the models had not seen.
     level : ndarray, shape=(R,)
         Their classes.
@@ -289,12 +357,15 @@ def fit_link(
     groups : float, optional
         Effective number of independent groups of the pairs; None: all are independent.
     """
+    values = expected_latent(prior)
+    bend = Bend(float(values[0]), float(values[-1]))
+    mixed = bend.of(predicted)
     weight_R = np.ones(len(mixed)) if weight is None else weight
     number = level.astype(np.int64)
     classes = len(prior) + 1
     # of the expected latent values of a standard normal variable, the variance that they explain
     shares = np.diff(np.concatenate([[0.0], ndtr(prior), [1.0]]))
-    unit = float(shares @ np.square(expected_latent(prior)))
+    unit = float(shares @ np.square(values))
     told = float(np.average(np.square(mixed / unit), weights=weight_R))
     # pairs of one group count as one beside what is known before
     trust = 1.0 if groups is None else max(1.0, len(mixed) / max(groups, 1.0))
@@ -334,7 +405,7 @@ def fit_link(
     ratio, ends = unpack(np.asarray(found.x, np.float64))
     slope = ratio / unit
     information = weight_R * _steps(slope * mixed, number, ends).information / trust
-    ordered = np.sort(mixed)
+    ordered = np.sort(predicted)
     outermost = min(OUTERMOST, (len(ordered) + 1) // 2) - 1
     # of a shift of all thresholds, and of the slope
     both = -float(information @ mixed)
@@ -354,6 +425,7 @@ def fit_link(
         told=min(1.0, told),
         thresholds=tuple(ends.tolist()),
         usual=0.0,  # the mean of expected latent values
+        bend=bend,
         ends=(float(ordered[outermost]), float(ordered[-1 - outermost])),
         errors=errors,
     )
@@ -369,8 +441,9 @@ def working_errors(part_RK: Floats, level: Floats, link: ClassLink, mixed: Float
     latent = link.latent(mixed)
     step = _steps(latent, level.astype(np.int64), thresholds)
     information = np.maximum(step.information, LEAST_SHARE)
-    wanted = latent + step.gradient / information
-    return np.asarray((wanted[:, None] - link.slope * part_RK) * np.sqrt(information)[:, None])
+    slope = link.slope * link.bend.slope(mixed)
+    away_RK = slope[:, None] * (mixed[:, None] - part_RK) + (step.gradient / information)[:, None]
+    return np.asarray(away_RK * np.sqrt(information)[:, None])
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached properties are kept in __dict__

@@ -254,7 +254,7 @@ def fit_linear(
     scalings, blocks = _blocks(training)
     best: RidgeFit | None = None
     imputed = training.shared.get("imputed")
-    if kinds == KINDS and isinstance(imputed, ImputedRidge) and imputed.pkd is training.pairs.pkd:
+    if kinds == KINDS and isinstance(imputed, ImputedRidge) and imputed.pkd is training.labels.pkd:
         best = imputed.fit
     fit, features = fit_beside_features([blocks[kind] for kind in kinds], training, best)
     weights = dict(zip(kinds, fit.weights, strict=True))
@@ -347,20 +347,20 @@ def impute_censored(training: TrainingRows) -> TrainingRows:
 
     The labels are expected from the vectors and, where pairs have any, from their features.
     """
-    pairs = training.pairs
+    labels = training.labels
     rows = training.rows
     bound = training.pkd
-    censored = pairs.censored[rows]
+    censored = labels.censored[rows]
     if not censored.any():
         return training
-    pkd = pairs.pkd.copy()
-    still_censored = pairs.censored.copy()
+    pkd = labels.pkd.copy()
+    still_censored = labels.censored.copy()
     still_censored[rows] = 0
-    training = replace(training, pairs=replace(pairs, pkd=pkd, censored=still_censored))
+    training = replace(training, labels=replace(labels, pkd=pkd, censored=still_censored))
     _, of_kinds = _blocks(training)
     blocks = [*of_kinds.values()]
     sigma = float(bound.std())
-    close = CLOSE if pairs.quantity.affinity else CLOSE * max(sigma, LEAST_SIGMA)
+    close = CLOSE if labels.quantity.affinity else CLOSE * max(sigma, LEAST_SIGMA)
     ridge = Ridge(blocks, rows, training.fold, training.device)
     for _ in range(ROUNDS):
         fit = ridge.fit(pkd)
@@ -458,7 +458,7 @@ class RidgeFit(NamedTuple):
 def fit_ridge(blocks: Sequence[FeatureBlock], training: TrainingRows) -> RidgeFit:
     """Fit a ridge to the training rows; inner folds choose its strength."""
     ridge = Ridge(blocks, training.rows, training.fold, training.device, training.weight)
-    return ridge.fit(training.pairs.pkd)
+    return ridge.fit(training.labels.pkd)
 
 
 class Ridge:

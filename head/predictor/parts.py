@@ -597,15 +597,12 @@ MAX_COMPARISONS = 10**9
 class BaselineInputs:
     """Hold what baselines learn from, and what several of them compute."""
 
+    pairs: LabelledPairs
+    """All pairs of the table; what is learned are the labels of `training`."""
     training: TrainingRows
     split: Split
     mutations: Ints | None
     """Edits of each antibody from the consensus, (N,); None: their lengths differ."""
-
-    @property
-    def pairs(self) -> LabelledPairs:
-        """Return all pairs of the table."""
-        return self.training.pairs
 
     @property
     def fit_rows(self) -> Ints:
@@ -653,9 +650,8 @@ class BaselineInputs:
         inside = group[self.fit_rows] >= 0
         grouped = self.fit_rows[inside]
         count = np.bincount(group[grouped], weight[inside], minlength=size)
-        total = np.bincount(
-            group[grouped], weight[inside] * self.pairs.pkd[grouped], minlength=size
-        )
+        pkd = self.training.pkd[inside]
+        total = np.bincount(group[grouped], weight[inside] * pkd, minlength=size)
         seen = (group >= 0) & (count[group] > 0)
         mean = np.where(seen, total[group] / np.where(count, count, 1.0)[group], self.training.mean)
         for part in distinct(self.split.part):  # the mean of all would score as a mean of groups
@@ -719,8 +715,9 @@ def _nearest_antibody(inputs: BaselineInputs) -> Floats | None:
     nearest = inputs.nearest[pairs.antibody]
     n_antigens = int(pairs.antigen.max()) + 1
     both = pairs.antibody * n_antigens + pairs.antigen
-    weight = inputs.training.weight
-    labels = pd.DataFrame({"weight": 1.0 if weight is None else weight, "pkd": pairs.pkd[fit_rows]})
+    training = inputs.training
+    weight = 1.0 if training.weight is None else training.weight
+    labels = pd.DataFrame({"weight": weight, "pkd": training.pkd})
     labels["pkd"] *= labels["weight"]
 
     def means_by(group: Ints, wanted: Ints) -> Floats:

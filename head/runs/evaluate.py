@@ -379,7 +379,7 @@ def _evaluate_table(
     named = [] if predictor.features is None else predictor.features.named_in_tables
     of_run = PairColumnOptions(error=saved.config["error"], weight=saved.config["weight"])
     trusted_by = named_beside(of_run)
-    other = read_pairs(table, reading, remembered=remembered, label=decide)
+    other = read_pairs(table, reading, remembered=remembered, label=decide, refuse=False)
     predictor.refuse_without_chains(other.antibodies, other.source)
     pairs = label_pairs(other)
     report_counts(pairs)

@@ -33,7 +33,7 @@ from abag.core.files import json_text, make_folder, write_text
 from abag.core.messages import detail, say, tell_share
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
-from abag.head.models.pair_vectors import PairVectors, TrainedHeads
+from abag.head.models.pair_vectors import Labels, PairVectors, TrainedHeads
 from abag.head.regimes.splits import TRAIN, VALIDATION
 from abag.head.training.stack import (
     PairStandardizer,
@@ -291,8 +291,8 @@ class TrainingInputs:
     vectors: PairVectors
     splits: Sequence[Split]
     """One split, or the folds of a group of `stack.group_folds`."""
-    labelled: Sequence[LabelledPairs]
-    """The pairs of each split, with expected labels where training pairs are censored."""
+    labels: Sequence[Labels]
+    """Those of each split, of bounds what is expected of them."""
     config: FitConfig
     device: torch.device
     folder: Path
@@ -332,8 +332,8 @@ def _stack_heads(inputs: TrainingInputs) -> StackedHeads:
     config = inputs.config
     training_rows = [split.rows(TRAIN) for split in inputs.splits]
     scalings = []
-    for labelled, rows in zip(inputs.labelled, training_rows, strict=True):
-        scalings.append(PairStandardizer.of(labelled, rows, inputs.vectors))
+    for labels, rows in zip(inputs.labels, training_rows, strict=True):
+        scalings.append(PairStandardizer.of(labels, rows, inputs.vectors))
     training_sets = []
     for split in inputs.splits:
         training_sets += make_training_sets(config, split)
@@ -345,7 +345,7 @@ def _stack_heads(inputs: TrainingInputs) -> StackedHeads:
     for rows in training_rows:
         epoch_pairs += [len(rows)] * sets_per_fold
     return StackedHeads(
-        inputs.labelled,
+        inputs.labels,
         inputs.vectors,
         scalings,
         training_sets,

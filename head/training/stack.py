@@ -24,7 +24,6 @@ from torch.nn.functional import embedding
 from abag.core.arrays import label_weights
 from abag.core.errors import DamagedFile
 from abag.core.messages import detail
-from abag.head.labels.labelled_pairs import training_labels
 from abag.head.models.network import LOSSES, AdamW, Mlp, NetworkModel, PredictedPairs
 from abag.head.models.pair_vectors import FeatureScaling, NetworkSettings, Standardizer
 from abag.head.regimes.splits import TRAIN
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from abag.embed.tables.chains import Kind
-    from abag.head.labels.labelled_pairs import LabelledPairs
     from abag.head.models.config import Compile, FitConfig
-    from abag.head.models.pair_vectors import PairVectors
+    from abag.head.models.pair_vectors import Labels, PairVectors
     from abag.head.regimes.splits import Split
 
 
@@ -146,14 +144,14 @@ class PairStandardizer:
 
     @classmethod
     def of(
-        cls, pairs: LabelledPairs, training: NDArray[np.int64], vectors: PairVectors
+        cls, labels: Labels, training: NDArray[np.int64], vectors: PairVectors
     ) -> PairStandardizer:
         """Fit the scaling to the training rows, (R,), alone."""
-        labels = training_labels(pairs, training)
+        pkd = labels.pkd[training[labels.censored[training] == 0]]
         sides = {}
         for kind, side in vectors.sides.items():
             sides[kind] = Standardizer.of(side.x_ND, side.index[training], side.widths)
-        scaling = cls(sides, pkd_mean=float(labels.mean()), pkd_scale=float(labels.std()))
+        scaling = cls(sides, pkd_mean=float(pkd.mean()), pkd_scale=float(pkd.std()))
         if vectors.features is None:
             return scaling
         return replace(scaling, features=FeatureScaling.of(vectors.features.take(training)))
@@ -394,12 +392,12 @@ def load_tensors(live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> Non
 class StackedHeads:
     """Hold M heads, their shared step, and the pairs and vectors that it uses.
 
-    `pairs` have the labels of each fold; training sets and members are in the order of folds.
+    `labels` are those of each fold; training sets and members are in the order of folds.
     """
 
     def __init__(
         self,
-        pairs: Sequence[LabelledPairs],
+        labels: Sequence[Labels],
         vectors: PairVectors,
         scalings: Sequence[PairStandardizer],
         training_sets: Sequence[NDArray[np.int64]],
@@ -420,14 +418,14 @@ class StackedHeads:
         self.epochs = config.filled().epochs
         folds = range(len(scalings))
         sets_per_fold = len(training_sets) // len(scalings)
-        self._first_rows = np.repeat([fold * len(pairs[0]) for fold in folds], sets_per_fold)
+        self._first_rows = np.repeat([fold * len(vectors) for fold in folds], sets_per_fold)
         of_sets = np.repeat(folds, sets_per_fold)
         has_bounds = any(
-            pairs[fold].censored[rows].any()
+            labels[fold].censored[rows].any()
             for fold, rows in zip(of_sets, training_sets, strict=True)
         )
-        self.tables = _join_folds(pairs, vectors, scalings, device, has_bounds=has_bounds)
-        share = pairs[0].share
+        self.tables = _join_folds(labels, vectors, scalings, device, has_bounds=has_bounds)
+        share = labels[0].share
         self.weight_P = None if share is None else np.tile(label_weights(share), len(scalings))
         self._inputs = sum(side.x_ND.shape[1] for side in vectors.sides.values())
         if self.tables.features_PK is not None:
@@ -547,7 +545,7 @@ class StackedHeads:
 
 
 def _join_folds(
-    pairs: Sequence[LabelledPairs],
+    labels: Sequence[Labels],
     vectors: PairVectors,
     scalings: Sequence[PairStandardizer],
     device: torch.device,
@@ -559,13 +557,12 @@ def _join_folds(
     index = []
     for kind, side in vectors.sides.items():
         vectors_of_sides.append(_join([fold.sides[kind].apply(side.x_ND) for fold in scalings]))
-        of_pair = pairs[0].index(kind)
-        index.append(_join([of_pair + n * len(side.x_ND) for n in range(len(scalings))]))
+        index.append(_join([side.index + n * len(side.x_ND) for n in range(len(scalings))]))
     targets = []
-    for labelled, scaling in zip(pairs, scalings, strict=True):
-        targets.append((labelled.pkd - scaling.pkd_mean) / scaling.pkd_scale)
+    for of_fold, scaling in zip(labels, scalings, strict=True):
+        targets.append((of_fold.pkd - scaling.pkd_mean) / scaling.pkd_scale)
     target = _join(targets).astype(np.float32)
-    censored = _join([labelled.censored for labelled in pairs]) if has_bounds else None
+    censored = _join([of_fold.censored for of_fold in labels]) if has_bounds else None
     features = None
     if vectors.features is not None:
         scalers = [scaling.features for scaling in scalings if scaling.features is not None]
