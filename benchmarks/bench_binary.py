@@ -12,6 +12,7 @@ the classifiers, with their lengths.
 
     python benchmarks/bench_binary.py public FOLDER --out lines.jsonl [--only her2] [--seeds 2]
     python benchmarks/bench_binary.py planted --out lines.jsonl [--seeds 4]
+    python benchmarks/bench_binary.py grid --out lines.jsonl [--seeds 4] [--jobs 16]
     python benchmarks/bench_binary.py table FILE --heavy NAME [--light NAME] [--antigen NAME] \
         --label NAME --positive VALUE --table-rows 120 500 --out lines.jsonl [--seeds 2] [--around A B]
     python benchmarks/bench_binary.py null --out lines.jsonl [--seeds 100]
@@ -19,7 +20,8 @@ the classifiers, with their lengths.
     python benchmarks/bench_binary.py rare FOLDER --out lines.jsonl [--seeds 4]
     python benchmarks/bench_binary.py summary --out lines.jsonl       means of the lines
 
-`--logistic` trains networks by the log loss of yes instead of squared errors of expected latent values.
+`grid` has planted variants of an antibody and of an antigen, known and new ones, two or three classes: its
+lines are regimes, `held` as above. `--logistic` trains networks by the log loss of yes instead of squared errors of expected latent values.
 `--around` are residues before and behind the sequences of `--heavy`, which are parts of a chain.
 FOLDER has tables as `outside_truth.TABLES` names them; vectors are residue compositions.
 """
@@ -31,11 +33,14 @@ import json
 import tempfile
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import scipy.stats
 import torch
 from outside_truth import COMPOSITION, TABLES, read
 from scipy.optimize import brentq
@@ -325,6 +330,97 @@ def planted(arguments):
 
 
 ENDS = ("low", "high")
+GRIDS = [
+    (1.5, 0.3, 2, 60), (3.0, 0.3, 2, 120), (1.5, 0.1, 2, 300), (1.5, 0.3, 2, 300),
+    (3.0, 0.3, 3, 300),
+]  # fmt: skip
+"""Standard deviation of the effects, share of the highest class, classes, rows."""
+KNOWN_SIDES = {60: (30, 6), 120: (40, 8), 300: (80, 12)}
+"""Antibodies and antigens of which pairs are measured, by rows."""
+NEW_SIDES = (30, 25)
+
+
+def planted_side(rng, number, sites, length):
+    """Return variants of a chain, which residues are changed, and additive effects."""
+    parent = rng.choice(LETTERS, length)
+    places = rng.choice(length, sites, replace=False)
+    effect = np.hstack([np.zeros((sites, 1)), rng.normal(size=(sites, 3))])
+    others = [rng.choice(LETTERS[LETTERS != parent[at]], 3, replace=False) for at in places]
+    drawn = set()
+    while len(drawn) < number:
+        is_changed = rng.random(sites) < 0.35
+        drawn.add(tuple(np.where(is_changed, rng.integers(1, 4, sites), 0).tolist()))
+    choice = rng.permutation(sorted(drawn))
+    chains = np.tile(parent, (number, 1))
+    for site, at in enumerate(places):
+        changed = choice[:, site] > 0
+        chains[changed, at] = others[site][choice[changed, site] - 1]
+    latent = effect[np.arange(sites), choice].sum(axis=1)
+    return ["".join(chain) for chain in chains], choice > 0, scipy.stats.zscore(latent)
+
+
+def grid_table(case, seed):
+    """Return all pairs of a grid, with the probability of the highest class, and those to learn."""
+    strength, share, classes, rows = case
+    rng = np.random.default_rng([seed, rows])
+    known = KNOWN_SIDES[rows]
+    number = [old + new for old, new in zip(known, NEW_SIDES, strict=True)]
+    heavy, of_heavy, effect = planted_side(rng, number[0], 10, 110)
+    antigen, of_antigen, other_effect = planted_side(rng, number[1], 6, 70)
+    i, j = np.divmod(np.arange(number[0] * number[1]), number[1])
+    together = (of_heavy[i] @ rng.normal(size=(10, 6)) * of_antigen[j]).sum(axis=1)
+    latent = effect[i] + 0.7 * other_effect[j] + 0.5 * scipy.stats.zscore(together)
+    latent = strength * scipy.stats.zscore(latent)
+    top = ndtri(1 - share) * np.sqrt(1 + strength**2)
+    ends = [top] if classes == 2 else [ndtri((1 - share) / 2) * np.sqrt(1 + strength**2), top]
+    level = np.searchsorted(ends, latent + rng.normal(size=len(latent)))
+    frame = pd.DataFrame({"heavy": np.array(heavy)[i], "antigen": np.array(antigen)[j]})
+    frame = frame.assign(level=level, p=ndtr(latent - top))
+    learned = rng.permutation(np.flatnonzero((i < known[0]) & (j < known[1])))[:rows]
+    return frame, learned
+
+
+def grid_lines(case, seed, options):
+    """Fit a grid; return a line per regime of its other pairs."""
+    torch.set_num_threads(1)
+    frame, learned = grid_table(case, seed)
+    words = np.array(["no", "yes"] if case[2] == 2 else ["low", "medium", "high"])
+    new = frame.drop(index=frame.index[learned]).reset_index(drop=True)
+    table = frame.iloc[learned].reset_index(drop=True)
+    table = table[["heavy", "antigen"]].assign(binding=words[table["level"]])
+    if case[2] > 2:
+        options = {"classes": [*words], **options}
+    with tempfile.TemporaryDirectory() as at, reporting(silent=True, bars=False):
+        store = Path(at) / "store"
+        abag.embed_table(frame[["heavy", "antigen"]], store, **COMPOSITION)
+        _, found = fit(table, new[["heavy", "antigen"]], Path(at), store, **options)
+    lines = []
+    for regime, of_regime in found.assign(p=new["p"])[~found["far"]].groupby("regime"):
+        if len(of_regime) < 40:
+            continue
+        held = []
+        order = np.argsort(of_regime["probability"].to_numpy(), kind="stable")
+        for tenth in np.array_split(order, min(10, len(of_regime) // 20)):
+            rows = of_regime.iloc[tenth]
+            true = rows["p"].mean()
+            held.append(rows["probability_low"].le(true) & rows["probability_high"].ge(true))
+        width = (of_regime["probability_high"] - of_regime["probability_low"]).mean()
+        lines.append({
+            "what": f"grid {case[0]:g}, {case[2]} classes", "rows": case[3], "share": case[1],
+            "seed": seed, "model": regime, "held": float(np.concatenate(held).mean()),
+            "width": float(width), "tenths": len(held),
+        })  # fmt: skip
+    return lines
+
+
+def grid(arguments):
+    """Yield lines of planted grids with known probabilities, by regime."""
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
+        tasks = [pool.submit(grid_lines, case, seed, arguments.options)
+                 for seed in seeds for case in GRIDS]  # fmt: skip
+        for task in tasks:
+            yield from task.result()
 
 
 def null(arguments):
@@ -455,6 +551,7 @@ WORK = {
     "steps": steps,
     "public": public,
     "planted": planted,
+    "grid": grid,
     "table": table,
     "null": null,
 }
@@ -475,6 +572,7 @@ def main():
     parser.add_argument("--negative", default=["0"], nargs="+", help="values of no")
     parser.add_argument("--around", nargs=2, help="residues before and behind")
     parser.add_argument("--table-rows", type=int, nargs="+", default=[120, 500])
+    parser.add_argument("--jobs", type=int, default=1, help="processes of grids")
     parser.add_argument("--head")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--numbers", action="store_true", help="fit the affinities, too")

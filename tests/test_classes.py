@@ -394,14 +394,25 @@ def test_few_pairs_say_little_of_slope_and_thresholds():
     few = slice(0, 12)
     alone = fit_link(known[few] * 5, np.zeros(12), prior)
     assert 0 < alone.slope
-    usual = alone.expected(alone.latent(np.zeros(1)))[0]
-    assert 0.02 < usual < level.mean()  # none of 12 is yes, and yet some will be
+    of_few = alone.expected(alone.latent(np.zeros(1)))[0]
+    assert 0.02 < of_few < level.mean()  # none of 12 is yes, and yet some will be
     many = fit_link(known, level, prior)
-    width = np.subtract(*many.interval(np.array([0.3]))[::-1])
-    wider = np.subtract(*fit_link(known[:50], level[:50], prior).interval(np.array([0.3]))[::-1])
+    usual = many.expected(many.latent(np.zeros(1)))  # where the slope says nothing
+    width = np.subtract(*many.interval(usual)[::-1])
+    wider = np.subtract(*fit_link(known[:50], level[:50], prior).interval(usual)[::-1])
     assert wider > 3 * width
     grouped = fit_link(known, level, prior, groups=20.0)
-    assert np.subtract(*grouped.interval(np.array([0.3]))[::-1]) > 2 * width
+    assert np.subtract(*grouped.interval(usual)[::-1]) > 2 * width
+
+
+def test_many_held_out_pairs_do_not_tell_the_slope_of_models_of_all_pairs():
+    known, level = latent_pairs(40_000, [0.0])
+    link = link_of(0.4 * np.tanh(known), level)
+    usual, away = (link.interval(np.array([share])) for share in (0.5, 0.95))
+    assert usual[1] - usual[0] < 0.05
+    steeper = ndtr(1.3 * link.latent_of(np.array([0.95])))
+    assert away[0] < 0.92
+    assert away[1] > steeper
 
 
 def test_what_is_far_is_pulled_to_the_prevalence():
