@@ -335,9 +335,12 @@ def test_classes_have_weights_and_no_errors():
 
 
 def test_one_class_is_nothing_to_learn():
-    pairs = labelled(table(binder=["yes"] * ROWS))
+    frame = table(binder=["yes"] * ROWS)
+    pairs = labelled(frame)
     with pytest.raises(AbagError, match="'yes', which is one class; expected 'no' too"):
         training_labels(pairs, np.arange(len(pairs)))
+    (problem,) = abag.plan(frame)["problems"]
+    assert "which is one class" in problem
 
 
 # ---- on the latent scale -------------------------------------------------------------------------

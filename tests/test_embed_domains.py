@@ -53,6 +53,18 @@ def test_trimmed_residues_of_framework_4_are_not_taken_from_a_complete_second_do
     assert split_domains(heavy + light) == (heavy, light, "glued")
 
 
+def test_usual_and_mutated_residues_of_framework_4_stay_in_their_chain():
+    # of other J segments, where the second domain lacks its first residues
+    for end in ("GAGTKLELK", "GTGTKVTAL"):
+        light = re.sub("G.GTK.{4}$", end, VL)
+        assert light != VL
+        for lacking in (1, 2):
+            assert split_domains(light + VH[lacking:]) == (VH[lacking:], light, "glued")
+    # before the start of a second domain that looks like the trimmed end
+    heavy, light = VH.replace("TLVTVSS", "TMITV"), "QSALTQPAS" + LAMBDA[9:]
+    assert split_domains(heavy + light) == (heavy, light, "glued")
+
+
 def test_mutated_or_further_residues_at_the_boundary_stay_in_their_chain():
     for end in ("VTVPS", "VTVYS", "VTVFS"):
         heavy = VH.replace("VTVSS", end)

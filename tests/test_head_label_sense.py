@@ -139,6 +139,8 @@ def test_pairs_read_as_no_binding_of_which_another_column_says_less_are_a_proble
         f"with {unknown!r}: leave out pairs that were not measured."
     ]
     assert problems(no, no, no) == []
+    frame["KD (nM)"] = [*kd[:-3], "NB", "no binding", "NB"]  # which say more than an empty cell
+    assert problems(no, "", "") == []
 
 
 @pytest.mark.parametrize("name", ["potency_upper_limit", "LOD (nM)", "Max. conc. (nM)"])

@@ -97,6 +97,12 @@ def test_measurements_are_not_looked_up_as_names_nor_rows_of_the_file_as_its_nam
     pd.DataFrame({"unusual": names, "Sequence": chains}).to_csv(file)  # numbers of rows in front
     read = read_sequences(table, **options)
     assert chains_of(read, "antibody") == [(chain, "") for chain in chains[::-1]]
+    numbered = pd.DataFrame({"unusual": [1, 2, 3], "class": "IgG", "Sequence": chains})
+    numbered.to_csv(file, index=False)  # numbers that are names: the texts tell no rows apart
+    as_numbers = table.rename(columns={"unusual": "antibody"}).assign(antibody=[3, 2, 1])
+    assert chains_of(read_sequences(as_numbers, **options), "antibody") == chains_of(
+        read, "antibody"
+    )
     pd.DataFrame({"Name": [1, 2, 3], "Sequence": chains}).to_csv(file, index=False)
     with pytest.raises(ColumnError, match=r"no column holds names .* such as '1', '2', '3'"):
         read_sequences(table, **options)

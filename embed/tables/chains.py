@@ -65,8 +65,8 @@ _FRAMEWORK_4 = {
     "light": re.compile("(?=([WF]G.G.{6}(?:R|G(?![GS]))?))"),
 }
 _J_SEGMENT = {
-    "heavy": ("TASPI", "LTMVKR", "V", "TI", "VA", "S", "SAPT"),
-    "light": ("TS", "KRQ", "VLRM", "EDT", "IVF", "KLRN", "RG"),
+    "heavy": ("TASPI", "LTMVKRSQ", "VL", "TI", "VA", "S", "SAPT"),
+    "light": ("TS", "KRQE", "VLRM", "EDTI", "IVFLA", "KLRN", "RG"),
 }
 """Usual residues after the motif of framework 4."""
 _CYSTEINE_23 = re.compile("C(?=.{7,25}W)")
@@ -298,13 +298,11 @@ def _end_of_motif(motif: re.Match[str], chain: ChainName, starts: Collection[int
     Then its last residues are trimmed, or the first ones of the second domain are: those that it
     usually has are its own.
     """
-    end = motif.start(1) + 4
-    for usual, residue in zip(_J_SEGMENT[chain], motif[1][4:], strict=False):
-        if residue not in usual:
-            break
+    first, last = motif.start(1) + 4, motif.end(1)
+    end = max((start for start in starts if first < start < last), default=last)
+    while end < last and motif.string[end] in _J_SEGMENT[chain][end - first]:
         end += 1
-    is_trimmed = any(motif.start(1) + 4 < start <= end for start in starts)
-    return end if is_trimmed else motif.end(1)
+    return end
 
 
 def _starts_by_cysteine(sequence: str, domain: Domain) -> set[int]:

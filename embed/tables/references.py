@@ -559,8 +559,14 @@ def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> s
     if not others:
         problem = f"--sequences {table.source}: no column for names"
         raise MissingColumn(with_found(problem, table.names, "Call one name."))
-    # numbers may be those of rows, as pandas writes them
-    return next((name for name in others if not _holds_numbers(table, name)), others[0])
+    # numbers may be those of rows, as pandas writes them, unless the other columns only describe
+    return next((name for name in others if _may_name(table, name)), others[0])
+
+
+def _may_name(table: Table, name: str) -> bool:
+    """Tell whether a column has texts that tell rows, or at least pairs of two chains, apart."""
+    cells = table.distinct_cells(name)
+    return not _holds_numbers(table, name) and 2 * len(cells) >= len(table.frame)
 
 
 def _is_called(name: str, kind: Kind | None) -> bool:

@@ -684,7 +684,9 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
 
 def _problems_of_classes(pairs: LabelledPairs, conflicting: int) -> list[str]:
     """Say of which class there are few pairs, and which replicates disagree."""
-    lines = []
+    lines: list[str] = []
+    if len(np.unique(pairs.pkd)) == 1:
+        return lines  # which is refused
     for number, name in enumerate(pairs.quantity.classes):
         rows = int((pairs.pkd == number).sum())
         if rows < FEW_OF_CLASS:

@@ -332,7 +332,11 @@ def _labels_at_limits(table: SequenceTable, affinities: Affinities) -> Iterator[
             binds_not = says_no(table.frame[name])
             at_limit = is_exact & binds_not
             said = "says no binding beside an exact label"
-            others = np.flatnonzero(affinities.no_binding & ~binds_not)
+            says_so = binds_not | (
+                (read_texts(table.frame[name]) == "").to_numpy()
+                & [_denies_binding(cell) for cell in table.frame[affinities.column].tolist()]
+            )
+            others = np.flatnonzero(affinities.no_binding & ~says_so)
             if len(others):
                 yield (
                     f"Column {name!r} does not say no binding in {counted(len(others), 'row')} "
