@@ -132,19 +132,23 @@ class PairAssignment:
         return frame.assign(adapter=use[np.sort(first_rows)])
 
 
-def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
+def assign_pairs(
+    pairs: LabelledPairs, config: AdaptConfig, saved: SavedRun | None = None
+) -> PairAssignment:
     """Divide a split's training groups between adapter and head.
 
-    The head must not rely on vectors that saw its labels. No group is divided.
+    The head must not rely on vectors that saw its labels. No group is divided. `saved` is the run
+    that the split is of, if it is of one, whose labels have to be the same.
 
     Raises
     ------
     OptionError
         If the split does not exist, or has not the fold asked for.
     SplitError
-        If its training or validation part is empty, or too few groups can be divided.
+        If its training or validation part is empty, if labels differ from those of the run, or if
+        too few groups can be divided.
     """
-    split = _read_split(pairs, config)
+    split = _read_split(pairs, config, saved)
     for part, name in ((TRAIN, "training"), (VALIDATION, "validation")):
         if not len(split.rows(part)):
             msg = (
@@ -171,7 +175,7 @@ def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
     return PairAssignment(split, training[~is_head], training[is_head], split.rows(VALIDATION))
 
 
-def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
+def _read_split(pairs: LabelledPairs, config: AdaptConfig, saved: SavedRun | None) -> Split:
     path = Path(config.split_from)
     if not path.exists():
         msg = (
@@ -181,7 +185,7 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
         raise OptionError(msg)
     file = path / "splits.parquet" if path.is_dir() else path
     splits = read_splits(file, pairs)
-    if (saved := _run_of_split(path)) is not None:
+    if saved is not None:
         _refuse_other_labels(saved, pairs)
     if config.fold is None and len(splits) == 1:
         return splits[0]
@@ -215,7 +219,8 @@ def _read_as_in(saved: SavedRun, config: AdaptConfig) -> AdaptConfig:
         if given == option.default:
             of_run[name] = before
         elif given != before:
-            say(f"{saved.run}: {option.flag} was {before}; {given} is used")
+            was = "not given" if before is None else f"{before}"
+            say(f"{saved.run}: {option.flag} was {was}; {given} is used")
     return replace(config, **of_run)
 
 
@@ -232,7 +237,7 @@ def _refuse_other_labels(saved: SavedRun, pairs: LabelledPairs) -> None:
         msg = (
             f"--split-from {run}: {differs.sum():,} of {counted(len(pairs), 'label')} differ from "
             f"those of the run, such as {first['read']:.4g} and {first['pkd']:.4g}; expected "
-            "the same. Give the options by which the run has read its labels, or "
+            "the same. Leave out options of reading that differ from those of the run, or give "
             f"{run / 'splits.parquet'} to learn from others."
         )
         raise SplitError(msg)
@@ -548,7 +553,7 @@ def adapt_encoders(
     config = AdaptConfig.from_keywords({**options, "split_from": split_from}, "adapt")
     out = Path(out)
     import_peft()
-    saved = _run_of_split(Path(split_from))
+    saved = _run_of_split(Path(config.split_from))
     if saved is not None:
         config = _read_as_in(saved, config)
     if config.no_antigen:
@@ -568,7 +573,7 @@ def adapt_encoders(
     pairs = read_labelled_pairs(table, config, config, None if saved is None else saved.layout)
     say(pairs.reading.line)
     pairs.report_problems()
-    assignment = assign_pairs(pairs, config)
+    assignment = assign_pairs(pairs, config, saved)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
     _refuse_unused_names(config, identities)
     record = _describe_inputs(config, pairs, assignment, identities)

@@ -372,8 +372,10 @@ def test_what_is_given_wins_over_the_run_of_the_split_and_is_reported(tmp_path):
     abag.fit(table, tmp_path / "store", tmp_path / "run", **quick, label_range="1:30")
     said = []
     chosen = {"split_from": tmp_path / "run", "fold": 0, **SMALL, "epochs": 1}
-    adapt_encoders(table, tmp_path / "a", **chosen, label_range="2:30", say=said.append)
+    given = {"label_range": "2:30", "limit": 70}
+    adapt_encoders(table, tmp_path / "a", **chosen, **given, say=said.append)
     assert f"{tmp_path / 'run'}: label_range was 1:30; 2:30 is used" in said
+    assert f"{tmp_path / 'run'}: limit was not given; 70 is used" in said
 
 
 @pytest.mark.ci
