@@ -177,14 +177,7 @@ def assign_pairs(
 
 def _read_split(pairs: LabelledPairs, config: AdaptConfig, saved: SavedRun | None) -> Split:
     path = Path(config.split_from)
-    if not path.exists():
-        msg = (
-            f"--split-from {path}: does not exist; expected a run folder, or a file like its "
-            "splits.parquet. Check the path."
-        )
-        raise OptionError(msg)
-    file = path / "splits.parquet" if path.is_dir() else path
-    splits = read_splits(file, pairs)
+    splits = read_splits(_split_file(path), pairs)
     if saved is not None:
         _refuse_other_labels(saved, pairs)
     if config.fold is None and len(splits) == 1:
@@ -199,8 +192,21 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig, saved: SavedRun | Non
     return splits[config.fold]
 
 
+def _split_file(path: Path) -> Path:
+    """Return the file of a split, which may be given by the folder of its run."""
+    file = path / "splits.parquet" if path.is_dir() else path
+    if not file.exists():
+        msg = (
+            f"--split-from {file}: does not exist; expected a run folder, or a file like its "
+            "splits.parquet. Check the path."
+        )
+        raise OptionError(msg)
+    return file
+
+
 def _run_of_split(path: Path) -> SavedRun | None:
     """Read the run that a split is of; None for a file."""
+    _split_file(path)  # whose absence is told before the table lacks what the run says of it
     return read_run(path) if (path / "pairs.parquet").is_file() else None
 
 

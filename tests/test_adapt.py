@@ -378,6 +378,13 @@ def test_what_is_given_wins_over_the_run_of_the_split_and_is_reported(tmp_path):
     assert f"{tmp_path / 'run'}: limit was not given; 70 is used" in said
 
 
+@pytest.mark.parametrize("split", ["none", "."])
+def test_a_split_that_does_not_exist_is_told_before_what_its_run_says_of_the_table(tmp_path, split):
+    table = make_table().rename(columns={"pKd": "x"})
+    with pytest.raises(OptionError, match=r"does not exist; expected a run folder, or a file like"):
+        adapt_encoders(table, tmp_path / "a", split_from=tmp_path / split, **SMALL)
+
+
 @pytest.mark.ci
 def test_a_head_can_be_trained_on_vectors_of_an_adapted_encoder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
