@@ -95,7 +95,7 @@ OF_LAYOUT = frozenset(
         *(option.name for option in schema(ReferenceOptions)),
     }
 )
-"""Options that the layout of a run has in its own way."""
+"""Options of reading that a run keeps in its layout, as it has resolved them."""
 SAME_LABEL = 1e-3
 """Difference up to which two readings of a label are the same."""
 ORDER = 0
