@@ -95,7 +95,7 @@ OF_LAYOUT = frozenset(
         *(option.name for option in schema(ReferenceOptions)),
     }
 )
-"""Options that the layout of a run has in its own way."""
+"""Options of reading that a run keeps in its layout, as it has resolved them."""
 SAME_LABEL = 1e-3
 """Difference up to which two readings of a label are the same."""
 ORDER = 0
@@ -132,19 +132,23 @@ class PairAssignment:
         return frame.assign(adapter=use[np.sort(first_rows)])
 
 
-def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
+def assign_pairs(
+    pairs: LabelledPairs, config: AdaptConfig, saved: SavedRun | None = None
+) -> PairAssignment:
     """Divide a split's training groups between adapter and head.
 
-    The head must not rely on vectors that saw its labels. No group is divided.
+    The head must not rely on vectors that saw its labels. No group is divided. `saved` is the run
+    that the split is of, if it is of one, whose labels have to be the same.
 
     Raises
     ------
     OptionError
         If the split does not exist, or has not the fold asked for.
     SplitError
-        If its training or validation part is empty, or too few groups can be divided.
+        If its training or validation part is empty, if labels differ from those of the run, or if
+        too few groups can be divided.
     """
-    split = _read_split(pairs, config)
+    split = _read_split(pairs, config, saved)
     for part, name in ((TRAIN, "training"), (VALIDATION, "validation")):
         if not len(split.rows(part)):
             msg = (
@@ -171,17 +175,10 @@ def assign_pairs(pairs: LabelledPairs, config: AdaptConfig) -> PairAssignment:
     return PairAssignment(split, training[~is_head], training[is_head], split.rows(VALIDATION))
 
 
-def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
+def _read_split(pairs: LabelledPairs, config: AdaptConfig, saved: SavedRun | None) -> Split:
     path = Path(config.split_from)
-    if not path.exists():
-        msg = (
-            f"--split-from {path}: does not exist; expected a run folder, or a file like its "
-            "splits.parquet. Check the path."
-        )
-        raise OptionError(msg)
-    file = path / "splits.parquet" if path.is_dir() else path
-    splits = read_splits(file, pairs)
-    if (saved := _run_of_split(path)) is not None:
+    splits = read_splits(_split_file(path), pairs)
+    if saved is not None:
         _refuse_other_labels(saved, pairs)
     if config.fold is None and len(splits) == 1:
         return splits[0]
@@ -195,8 +192,21 @@ def _read_split(pairs: LabelledPairs, config: AdaptConfig) -> Split:
     return splits[config.fold]
 
 
+def _split_file(path: Path) -> Path:
+    """Return the file of a split, which may be given by the folder of its run."""
+    file = path / "splits.parquet" if path.is_dir() else path
+    if not file.exists():
+        msg = (
+            f"--split-from {file}: does not exist; expected a run folder, or a file like its "
+            "splits.parquet. Check the path."
+        )
+        raise OptionError(msg)
+    return file
+
+
 def _run_of_split(path: Path) -> SavedRun | None:
     """Read the run that a split is of; None for a file."""
+    _split_file(path)  # whose absence is told before the table lacks what the run says of it
     return read_run(path) if (path / "pairs.parquet").is_file() else None
 
 
@@ -215,7 +225,8 @@ def _read_as_in(saved: SavedRun, config: AdaptConfig) -> AdaptConfig:
         if given == option.default:
             of_run[name] = before
         elif given != before:
-            say(f"{saved.run}: {option.flag} was {before}; {given} is used")
+            was = "not given" if before is None else f"{before}"
+            say(f"{saved.run}: {option.flag} was {was}; {given} is used")
     return replace(config, **of_run)
 
 
@@ -232,7 +243,7 @@ def _refuse_other_labels(saved: SavedRun, pairs: LabelledPairs) -> None:
         msg = (
             f"--split-from {run}: {differs.sum():,} of {counted(len(pairs), 'label')} differ from "
             f"those of the run, such as {first['read']:.4g} and {first['pkd']:.4g}; expected "
-            "the same. Give the options by which the run has read its labels, or "
+            "the same. Leave out options of reading that differ from those of the run, or give "
             f"{run / 'splits.parquet'} to learn from others."
         )
         raise SplitError(msg)
@@ -548,7 +559,7 @@ def adapt_encoders(
     config = AdaptConfig.from_keywords({**options, "split_from": split_from}, "adapt")
     out = Path(out)
     import_peft()
-    saved = _run_of_split(Path(split_from))
+    saved = _run_of_split(Path(config.split_from))
     if saved is not None:
         config = _read_as_in(saved, config)
     if config.no_antigen:
@@ -568,7 +579,7 @@ def adapt_encoders(
     pairs = read_labelled_pairs(table, config, config, None if saved is None else saved.layout)
     say(pairs.reading.line)
     pairs.report_problems()
-    assignment = assign_pairs(pairs, config)
+    assignment = assign_pairs(pairs, config, saved)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
     _refuse_unused_names(config, identities)
     record = _describe_inputs(config, pairs, assignment, identities)

@@ -207,7 +207,8 @@ def user_path(path_given: str | PathLike[str], name: str = "path") -> Path:
 def names_folder(text: str) -> bool:
     """Tell whether a text is a path, and neither ``user/name@revision`` nor one word."""
     is_path = text.startswith((".", "~", "/")) or ntpath.isabs(text)
-    return is_path or text.partition("@")[0].count("/") > 1  # a revision may have more
+    is_on_hub = text.partition("@")[0].count("/") == 1  # a revision may have more
+    return is_path or (text.count("/") > 1 and not is_on_hub)
 
 
 class Declaration(TypedDict, total=False):

@@ -372,8 +372,17 @@ def test_what_is_given_wins_over_the_run_of_the_split_and_is_reported(tmp_path):
     abag.fit(table, tmp_path / "store", tmp_path / "run", **quick, label_range="1:30")
     said = []
     chosen = {"split_from": tmp_path / "run", "fold": 0, **SMALL, "epochs": 1}
-    adapt_encoders(table, tmp_path / "a", **chosen, label_range="2:30", say=said.append)
+    given = {"label_range": "2:30", "limit": 70}
+    adapt_encoders(table, tmp_path / "a", **chosen, **given, say=said.append)
     assert f"{tmp_path / 'run'}: label_range was 1:30; 2:30 is used" in said
+    assert f"{tmp_path / 'run'}: limit was not given; 70 is used" in said
+
+
+@pytest.mark.parametrize("split", ["none", "."])
+def test_a_split_that_does_not_exist_is_told_before_what_its_run_says_of_the_table(tmp_path, split):
+    table = make_table().rename(columns={"pKd": "x"})
+    with pytest.raises(OptionError, match=r"does not exist; expected a run folder, or a file like"):
+        adapt_encoders(table, tmp_path / "a", split_from=tmp_path / split, **SMALL)
 
 
 @pytest.mark.ci

@@ -498,6 +498,7 @@ def test_a_truncated_shard_is_refused_with_its_name(tmp_path):
     ("igt6", "not an alias and not an existing folder"),
     ("./none", "does not exist; expected a checkpoint folder"),
     ("/models/none", "does not exist; expected a checkpoint folder"),
+    ("work@home/models/none", "does not exist; expected a checkpoint folder"),
 ])  # fmt: skip
 def test_a_folder_that_does_not_exist_is_not_looked_for_on_the_hub(name, said, monkeypatch):
     monkeypatch.setattr(checkpoints, "_fetch", lambda *_, **__: pytest.fail("was looked for"))

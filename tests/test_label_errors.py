@@ -114,6 +114,17 @@ def test_bounds_may_lack_an_error():
     np.testing.assert_allclose(pairs.share, 1)
 
 
+@pytest.mark.parametrize("name", ["KD", "KD (nM)"])
+def test_errors_of_labels_in_several_units_are_refused(name):
+    frame = table_of(
+        **{name: ["100 nM", "10 nM", "300 pM", ">10 µM"]}, sd=[10.0, 1.0, 30.0, np.nan]
+    )
+    with pytest.raises(LabelError, match=r"row 3, column KD.*: '300 pM'.* another unit than kd_nm"):
+        read(frame, error="sd")
+    of_one_unit = read(frame.drop(index=2), error="sd")
+    np.testing.assert_allclose(of_one_unit.share, 1)
+
+
 @pytest.mark.parametrize("option", ["error", "weight"])
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, "1,100"])
 def test_values_that_are_not_above_0_are_refused_with_their_row(option, bad):

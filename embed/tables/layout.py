@@ -582,7 +582,7 @@ def _with_parent(
     """Find what cells refer to: as the table or the user says, or as in the run."""
     in_order = remembered.mutations_in_order
     if remembered.parent and "antibody" not in options.decided:
-        if _has_antibodies(top):
+        if _holds_antibodies(top):
             say(
                 f"{top.source}: antibodies are those of the table, not variants of the run's parent"
             )
@@ -598,7 +598,7 @@ def _with_parent(
     return options, find_references(top, options, kinds, in_order=in_order)
 
 
-def _has_antibodies(top: Table) -> bool:
+def _holds_antibodies(top: Table) -> bool:
     """Tell whether columns of antibodies hold these, and not mutations under a name such as VH."""
     for role in ANTIBODY_ROLES:
         if role in top.ties:

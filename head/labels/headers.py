@@ -627,6 +627,11 @@ def read_in_unit(cells: pd.Series, unit: Label | None) -> tuple[CellNumbers, Boo
     return read_bounds(pd.Series(values, cells.index, dtype=object)), has_unit
 
 
+def unit_of_cell(cell: object) -> Label | None:
+    """Return the unit that a cell such as ``30 pM`` states; None if it states none."""
+    return _number_and_unit(cell)[1] if isinstance(cell, str) else None
+
+
 def _number_and_unit(text: str, quantity: str = "KD") -> tuple[str, Label | None]:
     """Divide a cell such as ``>10 µM`` into its number and its unit; None if it states none."""
     cell = _WITH_UNIT.fullmatch(text)

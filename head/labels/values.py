@@ -37,7 +37,7 @@ from abag.embed.tables.table import (
 from abag.head.labels.classes import read_classes, refuse_two_values, says_class
 from abag.head.labels.column import IN_THE_CELLS, ColumnMeaning, LabelLayout
 from abag.head.labels.features import ColumnBeside
-from abag.head.labels.headers import USUAL_PKD, outside, read_in_unit, to_pkd
+from abag.head.labels.headers import USUAL_PKD, outside, read_in_unit, to_pkd, unit_of_cell
 from abag.head.labels.options import ANTIBODY_KDA, UNITS, Label, LabelOptions
 
 LARGEST = 1e100
@@ -577,6 +577,21 @@ class LabelTrust(NamedTuple):
     """Variance of the noise of each label, up to a factor."""
 
 
+def _refuse_other_units(table: SequenceTable, error: str, labels: Affinities, rows: Bools) -> None:
+    """Refuse errors of labels that state another unit than that in which the column is read."""
+    if not labels.with_units:
+        return
+    units = [unit_of_cell(cell) for cell in table.frame[labels.column].tolist()]
+    is_other = np.array([unit not in (None, labels.unit) for unit in units])
+    refuse_cells(
+        table,
+        rows & is_other,
+        labels.column,
+        f"is in another unit than {labels.unit}, in which --error {error} is read; expected labels "
+        "and errors in one unit. Convert both, or leave --error out.",
+    )
+
+
 def read_trust(
     table: SequenceTable,
     beside: Iterable[ColumnBeside],
@@ -618,6 +633,7 @@ def read_trust(
     bad = used & ~valid
     if kind == "error":
         bad &= exact | ~np.isnan(values)
+        _refuse_other_units(table, name, labels, used & exact)
     refuse_cells(
         table,
         bad,

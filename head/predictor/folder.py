@@ -383,7 +383,7 @@ def _read(folder: Path) -> tuple[PredictorRecord, dict[str, NDArray[Any]], str]:
     if schema != SCHEMA:
         msg = (
             f"{folder / RECORD}: schema {schema!r} is not supported; this abag reads schema "
-            f"{SCHEMA}. Fit the run again, or use the version of abag that wrote it."
+            f"{SCHEMA}. Fit again into another folder, or use the version of abag that wrote it."
         )
         raise DamagedFile(msg)
     values = {n: value for n, value in written.items() if n not in ("schema", "digest")}
