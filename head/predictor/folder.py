@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from abag.head.training.inputs import RunInputs, SplitInputs
 
 
-SCHEMA = 19
+SCHEMA = 20
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 _MISMATCHES = (

@@ -24,14 +24,14 @@ def main():
     kept = demo.head(3)
     with tempfile.TemporaryDirectory() as scratch:
         at = Path(scratch)
-        abag.embed_table(demo, at / "all", say=False, **ENCODERS)
+        abag.embed_table(demo, at / "store", say=False, **ENCODERS)
         options = {"head": "ridge", "split": "random", "report": False, "say": False}
-        abag.fit(demo, at / "all", at / "run", **options)
+        abag.fit(demo, at / "store", at / "run", **options)
         shutil.rmtree(HERE, ignore_errors=True)
         shutil.copytree(at / "run" / "predictor", HERE / "predictor")
         shutil.copytree(at / "run", HERE / "run")
     for record in (HERE / "run").glob("*.json"):  # no path of this machine
-        record.write_text(record.read_text().replace(scratch, ""))
+        record.write_text(record.read_text().replace(f"{scratch}/", ""))
     abag.embed_table(kept, HERE / "store", say=False, **ENCODERS)
     store = abag.open_store(HERE / "store")
     predictor = abag.load_predictor(HERE / "predictor")
