@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import drawn
@@ -26,7 +26,6 @@ import abag
 from abag.core.arrays import label_weights
 from abag.core.errors import AbagError, ColumnError, LabelError, OptionError, PredictionError
 from abag.core.messages import reporting
-from abag.core.options import parse
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.rank import describe_rank
 from abag.head.evaluation import scores as scores_of_regimes
@@ -38,7 +37,6 @@ from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, tr
 from abag.head.models.config import FitConfig
 from abag.head.models.probit import (
     Bend,
-    ClassLink,
     HeldOutClasses,
     class_thresholds,
     expected_latent,
@@ -415,18 +413,6 @@ def test_many_held_out_pairs_do_not_tell_the_slope_of_models_of_all_pairs():
     steeper = ndtr(1.3 * link.latent_of(np.array([0.95])))
     assert away[0] < 0.92
     assert away[1] > steeper
-
-
-def test_records_of_links_without_a_bend_keep_their_probabilities():
-    known, level = latent_pairs(2000, [1.5])
-    written = asdict(link_of(known, level))
-    del written["bend"]
-    link = parse(ClassLink, json.loads(json.dumps(written)), "link")
-    link.check()
-    within = np.linspace(*link.ends, 50)
-    latent = link.latent(within)
-    assert link.expected(latent) == pytest.approx(ndtr(link.slope * within - link.thresholds[0]))
-    assert (link.bend_at(link.expected(latent)) == 1).all()
 
 
 def test_what_is_far_is_pulled_to_the_prevalence():

@@ -2,7 +2,7 @@
 
 import gc
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -28,7 +28,6 @@ from marks import in_ci
 
 import abag
 from abag import OptionError
-from abag.core.options import parse
 from abag.head import fit as fitting
 from abag.head.models.network import NetworkModel
 from abag.head.models.pair_vectors import SideVectors
@@ -376,20 +375,14 @@ def test_sigma_covers_the_out_of_fold_errors_and_widens_with_their_variance(name
 
 def test_the_variance_of_a_mixture_is_that_of_its_parts_by_weight():
     variances = {"gp": np.array([1.0, 2.0]), "trees": np.array([3.0, 8.0])}
-    kernels = {"kernel": np.array([3.0, 0.0]), "gp": np.array([1.0, 2.0])}
     for weights, expected in (
         ({"gp": 0.2, "ridge": 0.2, "trees": 0.6}, [2.5, 6.5]),
         ({"trees": 0.1, "ridge": 0.9}, [3.0, 8.0]),
         ({"ridge": 1.0}, [2.0, 5.0]),
     ):
-        mixture = Mixture(weights, spread=1.0, noise=1.0, by_weight=True)
+        mixture = Mixture(weights, spread=1.0, noise=1.0)
         np.testing.assert_allclose(mixture.variance(variances, 2), expected)
         assert mixture.variance({}, 2).tolist() == [0, 0]
-        written = asdict(mixture)
-        del written["by_weight"]  # as before weights counted, and trees
-        earlier = parse(Mixture, json.loads(json.dumps(written)), "mixture")
-        np.testing.assert_allclose(earlier.variance(kernels | variances, 2), [2.0, 1.0])
-        np.testing.assert_allclose(earlier.variance({"mlp": np.array([4.0, 5.0])}, 2), [4.0, 5.0])
 
 
 def test_a_bound_that_a_part_satisfies_is_no_error():

@@ -18,7 +18,7 @@ Gaussian Processes for Machine Learning, chapter 3; Albert and Chib, J. Am. Stat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,7 +26,6 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, weights_of
-from abag.core.options import MAY_LACK
 from abag.head.models.pair_vectors import Labels
 from abag.head.regimes.splits import effective_groups, judged
 
@@ -241,23 +240,21 @@ class ClassLink:
     """Share of the variance of latent values and their noise that predictions tell."""
     usual: float
     """Bent prediction of a model that knows the frequencies of the classes alone."""
+    bend: Bend
     ends: tuple[float, float]
     """Predictions of nearly all held-out pairs lie between them."""
     errors: tuple[float, float, float]
     """Variance of the thresholds, of the slope, and their covariance, of the bent predictions
     less `usual`."""
-    bend: Bend | None = field(default=None, metadata=MAY_LACK)
-    """None: predictions are taken as they are, as those of records without it were."""
 
     def check(self) -> None:
         """Raise ValueError for what no fit has written."""
         is_ascending = bool((np.diff(self.thresholds) >= 0).all())
         least = min(self.slope, self.errors[0], self.errors[1])
         numbers = (self.slope, self.usual, *self.thresholds, *self.ends, *self.errors)
+        numbers = (*numbers, self.bend.low, self.bend.high)
         is_ascending = is_ascending and self.ends[0] <= self.ends[1]
-        if self.bend is not None:
-            numbers = (*numbers, self.bend.low, self.bend.high)
-            is_ascending = is_ascending and self.bend.low < 0 < self.bend.high
+        is_ascending = is_ascending and self.bend.low < 0 < self.bend.high
         if least < 0 or not is_ascending or not np.isfinite(numbers).all():
             msg = f"classes have thresholds {self.thresholds}, slope {self.slope}, {self.errors}"
             raise ValueError(msg)
@@ -269,10 +266,7 @@ class ClassLink:
         held-out pairs show that they should: beyond these, predictions count by `BEYOND`.
         """
         inside = np.clip(mixed, *self.ends)
-        bent = inside + BEYOND * (mixed - inside)
-        if self.bend is not None:
-            bent = self.bend.of(bent)
-        latent = self.slope * bent
+        latent = self.slope * self.bend.of(inside + BEYOND * (mixed - inside))
         return np.asarray(np.clip(latent, -MOST_LATENT, MOST_LATENT))
 
     def latent_of(self, expected: Floats) -> Floats:
@@ -321,7 +315,7 @@ class ClassLink:
 
     def bend_at(self, expected: Floats) -> Floats:
         """Return the slope of the bend, (P,), where pairs have these expected numbers."""
-        if not self.slope or self.bend is None:
+        if not self.slope:
             return np.ones(len(expected))
         return self.bend.slope(self.bend.inverse(self.latent_of(expected) / self.slope))
 
@@ -452,7 +446,7 @@ def working_errors(part_RK: Floats, level: Floats, link: ClassLink, mixed: Float
     latent = link.latent(mixed)
     step = _steps(latent, level.astype(np.int64), thresholds)
     information = np.maximum(step.information, LEAST_SHARE)
-    slope = link.slope * (np.ones(len(mixed)) if link.bend is None else link.bend.slope(mixed))
+    slope = link.slope * link.bend.slope(mixed)
     away_RK = slope[:, None] * (mixed[:, None] - part_RK) + (step.gradient / information)[:, None]
     return np.asarray(away_RK * np.sqrt(information)[:, None])
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from abag.core.arrays import Floats, Ints, distinct
 from abag.core.errors import RunError
 from abag.core.messages import tell_share
-from abag.core.options import MAY_LACK, parse
+from abag.core.options import parse
 from abag.embed.tables.chains import Kind
 from abag.head.labels.options import MOST_VALUE
 from abag.head.models.kernel_search import (
@@ -478,8 +478,6 @@ class Mixture:
     """How it depends on the prediction."""
     link: ClassLink | None = None
     """What turns predictions into classes; None: labels are measurements."""
-    by_weight: bool = field(default=False, metadata=MAY_LACK)
-    """Whether variances count by weight; that of kernels alone did, all alike, before this said."""
 
     @property
     def reads_variance(self) -> bool:
@@ -502,9 +500,7 @@ class Mixture:
         """
         if not variances:
             return np.zeros(pairs)
-        shares = [float(name != "trees") for name in variances]
-        if self.by_weight:
-            shares = [self.weights.get(name, 0.0) for name in variances]
+        shares = [self.weights.get(name, 0.0) for name in variances]
         mean_P = np.average([*variances.values()], axis=0, weights=shares if any(shares) else None)
         return np.asarray(mean_P)
 

@@ -416,7 +416,7 @@ def weigh(
             of_classes, told_by, half, is_far, mean, usual_K
         )
         used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
-        mixture = Mixture(used, 0.0, 0.0, link=link, by_weight=True)
+        mixture = Mixture(used, 0.0, 0.0, link=link)
         return regime(
             mixture=mixture,
             tells_sigma=np.zeros(len(rows), np.bool_),  # a probability tells it
@@ -440,7 +440,7 @@ def weigh(
         weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
         predicted_R[inside] = part_RK[inside] @ weights_of_others
     error = pairs.pkd[rows] - predicted_R
-    weighed = Mixture(used, 1.0, 0.0, by_weight=True)
+    weighed = Mixture(used, 1.0, 0.0)
     variance = tested.take([weighed.variance(fold.variances, len(pairs)) for fold in folds])
     of_tested = Errors(error, predicted_R, variance, distance, censored, rows)
     apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
@@ -513,7 +513,7 @@ def _errors_apart(
     weights: Mapping[str, float],
 ) -> tuple[Errors, Ints]:
     """Return the errors of neighbourhoods that folds hold out beside the tested pairs, by fold."""
-    mixture = Mixture(weights, 1.0, 0.0, by_weight=True)
+    mixture = Mixture(weights, 1.0, 0.0)
     errors = [Errors.none()]
     fold_of_row = [np.zeros(0, np.int64)]
     for number, (fold, split) in enumerate(zip(folds, measured.splits, strict=True)):
@@ -578,7 +578,7 @@ def calibrate(weights: Mapping[str, float], tested: Errors, apart: Errors | None
     Those of pairs `apart` from training say how they grow, too, but not how large sigma is nearby.
     """
     spread, noise = fit_sigma(tested.error, np.sqrt(tested.variance), tested.censored)
-    flat = Mixture(weights, spread, noise, by_weight=True)
+    flat = Mixture(weights, spread, noise)
     near = tested.take(tested.censored == 0)
     if len(distinct(near.pair)) < LEAST_CALIBRATED:
         return flat
