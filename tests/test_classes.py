@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ import drawn
 import numpy as np
 import pandas as pd
 import pytest
+from heads import sign
 from hypothesis import given
 from hypothesis import strategies as st
 from invoke import one_line
@@ -24,7 +26,14 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import abag
 from abag.core.arrays import label_weights
-from abag.core.errors import AbagError, ColumnError, LabelError, OptionError, PredictionError
+from abag.core.errors import (
+    AbagError,
+    ColumnError,
+    DamagedFile,
+    LabelError,
+    OptionError,
+    PredictionError,
+)
 from abag.core.messages import reporting
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.rank import describe_rank
@@ -845,6 +854,24 @@ def test_what_needs_numbers_is_refused_in_one_line(run):
     arguments = [run / "new.csv", "--run", run / "run", "--store", run / "store"]
     line = one_line("predict", *arguments, "--out", run / "x.csv", "--strong", "8")
     assert "--strong: 8 is a threshold of numbers" in line
+
+
+@pytest.mark.parametrize("forged", [
+    {"thresholds": []},
+    {"thresholds": [0.0, 1.0]},
+    {"errors": [1.0, 1.0]},
+    {"ends": [0.0]},
+    {"unit": 0.0},
+    None,
+])  # fmt: skip
+def test_a_forged_link_of_classes_is_refused(run, tmp_path, forged):
+    def change(record):
+        mixture = record["regimes"][0]["mixture"]
+        mixture["link"] = forged and mixture["link"] | forged
+
+    copied = shutil.copytree(run / "run" / "predictor", tmp_path / "forged")
+    with pytest.raises(DamagedFile, match="does not match"):
+        abag.load_predictor(sign(copied, change))
 
 
 def test_one_pair_is_said_to_be_probable(run):

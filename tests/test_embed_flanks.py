@@ -19,7 +19,7 @@ LEADERS = [
 ]  # fmt: skip
 TAILS = ["GGSHHHHHH", "GGGGSGGGGS", "LPETGG", "AAAEQKLISEEDL", "EPKTPKPQ", "RGSHHHHHH"]
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
-NO_CHAINS = "column holds sequences: add columns with those of whole chains, joined from their"
+NO_CHAINS = "column holds sequences: write columns with those of whole chains, joined from their"
 
 
 def table(heavies, lights=None, antigens=ANTIGEN):

@@ -436,7 +436,7 @@ def _refuse_without_antibodies(table: Table, options: TableOptions) -> None:
             suggestion = f"Column {mutations[0]!r} holds mutations, {_NEEDS_PARENT}"
         else:
             suggestion = (
-                f"No {'other ' * table.has('antigen')}column holds sequences: add columns with "
+                f"No {'other ' * table.has('antigen')}column holds sequences: write columns with "
                 "those of whole chains, joined from "
                 f"their positions or regions if the table has these ({CDR_PAGE}), or give a FASTA "
                 "file or table of names and sequences with --sequences FILE."

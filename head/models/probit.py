@@ -249,7 +249,10 @@ class ClassLink:
 
     def check(self) -> None:
         """Raise ValueError for what no fit has written."""
-        is_ascending = bool((np.diff(self.thresholds) >= 0).all())
+        if len(self.ends) != 2 or len(self.errors) != 3:
+            msg = f"a link has ends {self.ends} and errors {self.errors}"
+            raise ValueError(msg)
+        is_ascending = bool((np.diff(self.thresholds) >= 0).all()) and self.unit > 0
         least = min(self.slope, self.errors[0], self.errors[1])
         numbers = (self.slope, self.usual, *self.thresholds, *self.ends, *self.errors)
         numbers = (*numbers, self.bend.low, self.bend.high)

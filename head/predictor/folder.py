@@ -420,7 +420,7 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
     record.layout.check()
     record.chains.check()
     for regime in record.regimes:
-        regime.check(record.parts)
+        regime.check(record.parts, len(record.layout.label.quantity.classes))
         check_weights(regime.name, regime.mixture.weights, record.parts)
 
 

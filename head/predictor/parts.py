@@ -565,8 +565,11 @@ class UsedRegime:
     verdict: str
     """What the run has shown."""
 
-    def check(self, parts: Collection[str]) -> None:
-        """Raise ValueError for what no fit of a predictor with these parts has written."""
+    def check(self, parts: Collection[str], classes: int) -> None:
+        """Raise ValueError for what no fit of a predictor with these parts has written.
+
+        Labels are of so many `classes`; 0: they are measurements.
+        """
         mixture = self.mixture
         unknown = mixture.weights.keys() - set(parts)
         least = min(
@@ -581,8 +584,13 @@ class UsedRegime:
             raise ValueError(msg)
         mixture.growth.check()
         mixture.levels.check()
+        linked = 0
         if mixture.link is not None:
             mixture.link.check()
+            linked = len(mixture.link.thresholds) + 1
+        if linked != classes:
+            msg = f"the regime {self.name!r} tells {linked} classes, and labels are of {classes}"
+            raise ValueError(msg)
 
 
 INNER_FOLDS = 5
