@@ -4,6 +4,7 @@
     python benchmarks/bench_mixing.py judge --out DIR
     python benchmarks/bench_mixing.py screen --out DIR
     python benchmarks/bench_mixing.py sigma --out DIR
+    python benchmarks/bench_mixing.py score FOLDER --out DIR [--seeds 3] [--sizes 120 300] [--only rbd]
     python benchmarks/bench_mixing.py collect --tiny --out DIR
 
 `collect` draws training rows of the tables of FOLDER (and of planted laws; and of any other CSV
@@ -19,6 +20,9 @@ of all, and prints what held-out rows say: negative log-likelihood less that wit
 90 % intervals that hold, the rank correlation of the model's own part with absolute errors, and how
 large that part is beside the true error, which planted laws tell; how often it is 0.
 
+`score` fits and predicts as a user does, and writes a line of JSON per draw: likelihood and intervals of sigma on
+held-out rows. Two checkouts that run it on the same draws can be compared.
+
 `screen` asks whether the first two folds of a regime tell that its network gets no weight, so that
 the other folds could be spared: it does if the network has weight in at most 5 % of draws of their
 groups again.
@@ -27,6 +31,7 @@ groups again.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -396,6 +401,33 @@ def sigma(out):
         print(f"{what}\n{frame.pivot_table(what, ['table', 'size'], 'way', sort=False).round(3)}")
 
 
+def score(folder, out, name, size, seed):
+    """Fit a draw with default options; return what held-out rows say of its sigma."""
+    import abag
+
+    training, held_out = draw(folder, name, size, seed)
+    encoders = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
+    quiet = {"say": False, "progress": False}
+    with tempfile.TemporaryDirectory() as scratch:
+        at = Path(scratch)
+        abag.embed_table(training, at / "store", **encoders, **quiet)
+        abag.fit(training, at / "store", at / "run", report=False, **quiet)
+        unlabelled = held_out.drop(columns="pKd")
+        predicted = abag.predict(unlabelled, at / "run", store=at / "store")
+    sigma = predicted["sigma"].to_numpy(float)
+    error = held_out["pKd"].to_numpy(float) - predicted["pkd_predicted"].to_numpy(float)
+    found = {
+        "table": name, "size": size, "seed": seed,
+        "likelihood": float(np.mean(np.log(sigma) + np.square(error / sigma) / 2)),
+        "held": float(np.mean(np.abs(error) < 1.645 * sigma)),
+        "largest": float(sigma.max()),
+        "rmse": float(np.sqrt(np.square(error).mean())),
+    }  # fmt: skip
+    with (out / "score.jsonl").open("a") as file:
+        file.write(json.dumps(found) + "\n")
+    return name, size, seed
+
+
 def screen(out, draws=40):
     """Print how many regimes two folds would spare their networks, and how many wrongly."""
     from abag.head.predictor.weigh import stack_weights
@@ -442,7 +474,7 @@ def screen(out, draws=40):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["collect", "judge", "screen", "sigma"])
+    parser.add_argument("step", choices=["collect", "judge", "screen", "sigma", "score"])
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
@@ -453,7 +485,7 @@ def main():
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.step != "collect":
+    if args.step not in ("collect", "score"):
         {"judge": judge, "screen": screen, "sigma": sigma}[args.step](args.out)
         return
     if args.tiny:
@@ -470,7 +502,8 @@ def main():
     jobs = [(name, size, seed) for size in sorted(args.sizes)[::-1] for seed in seeds
             for name in names]  # fmt: skip
     with ProcessPoolExecutor(args.cores, get_context("spawn"), max_tasks_per_child=1) as pool:
-        done = [pool.submit(collect, args.folder, args.out, *job) for job in jobs]
+        work = score if args.step == "score" else collect
+        done = [pool.submit(work, args.folder, args.out, *job) for job in jobs]
         for number, future in enumerate(done):
             try:
                 print(number + 1, "of", len(done), *future.result(), flush=True)
