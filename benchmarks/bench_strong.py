@@ -64,10 +64,10 @@ def weigh_strong(copies: int, threshold: float):
 
     def training_rows(trainings, split):
         trained = plain(trainings, split)
-        strong = trained.pairs.pkd[trained.rows] >= threshold
+        strong = trained.pkd >= threshold
         times = np.where(strong, copies, 1)
         return type(trained)(
-            trained.pairs,
+            trained.labels,
             trained.vectors,
             np.repeat(trained.rows, times),
             np.repeat(trained.fold, times),
