@@ -2,8 +2,8 @@
 
     python benchmarks/imports.py FOLDER...
 
-Each folder is that of a package, such as ``site-packages/botorch`` or this checkout. Imports are
-counted by module, those for types and those inside of functions too, however many names they
+Each folder is that of a package and has its name, such as ``site-packages/botorch`` or a checkout
+called ``abag``. Imports are counted by module, those for types and those inside of functions too, however many names they
 import; tests are left out. An import of a name from a package counts as one of its ``__init__``,
 which is not counted as a module itself. Of modules in circles, the chain follows each once, from the
 first by name.
