@@ -147,9 +147,7 @@ class Bend:
 
     def of(self, mixed: Floats) -> Floats:
         """Return the bent predictions, (P,): ascending, and near 0 as they are."""
-        share = (mixed - self.low) / (self.high - self.low)
-        above = _rounded(share, ROUNDED * self.usual)
-        below = _rounded(1 - share, ROUNDED * (1 - self.usual))
+        _, (above, below) = self._sides(mixed)
         is_rare = above < below
         quantile = ndtri(np.where(is_rare, above, below) / (above + below))
         quantile = np.where(is_rare, quantile, -quantile)
@@ -162,14 +160,24 @@ class Bend:
 
     def slope(self, mixed: Floats) -> Floats:
         """Return the derivatives of the bent predictions, (P,)."""
-        share = (mixed - self.low) / (self.high - self.low)
-        widths = ROUNDED * self.usual, ROUNDED * (1 - self.usual)
-        above, below = _rounded(share, widths[0]), _rounded(1 - share, widths[1])
+        share, (above, below) = self._sides(mixed)
+        width_above, width_below = self._widths
         # those of the logarithm of (x + root) / 2 are 1 / root
-        by_share = 1 / np.hypot(share, widths[0]) + 1 / np.hypot(1 - share, widths[1])
+        by_share = 1 / np.hypot(share, width_above) + 1 / np.hypot(1 - share, width_below)
         by_share *= above * below / np.square(above + below)
         density = _density(ndtri(self.usual) + self.of(mixed) / self.unit)
         return np.asarray(self.unit * by_share / density / (self.high - self.low))
+
+    @property
+    def _widths(self) -> tuple[float, float]:
+        """Return how widely shares of the highest class and of the others are rounded off."""
+        return ROUNDED * self.usual, ROUNDED * (1 - self.usual)
+
+    def _sides(self, mixed: Floats) -> tuple[Floats, tuple[Floats, Floats]]:
+        """Return the share that predictions say, (P,), and it and its rest, rounded off."""
+        share = (mixed - self.low) / (self.high - self.low)
+        width_above, width_below = self._widths
+        return share, (_rounded(share, width_above), _rounded(1 - share, width_below))
 
 
 def _rounded(x: Floats, width: float) -> Floats:
@@ -252,13 +260,13 @@ class ClassLink:
         if len(self.ends) != 2 or len(self.errors) != 3:
             msg = f"a link has ends {self.ends} and errors {self.errors}"
             raise ValueError(msg)
-        is_ascending = bool((np.diff(self.thresholds) >= 0).all()) and self.unit > 0
-        least = min(self.slope, self.errors[0], self.errors[1])
-        numbers = (self.slope, self.usual, *self.thresholds, *self.ends, *self.errors)
-        numbers = (*numbers, self.bend.low, self.bend.high)
-        is_ascending = is_ascending and self.ends[0] <= self.ends[1]
-        is_ascending = is_ascending and self.bend.low < 0 < self.bend.high
-        if least < 0 or not is_ascending or not np.isfinite(numbers).all():
+        bend = (self.bend.low, self.bend.high)
+        numbers = (self.slope, self.usual, *self.thresholds, *self.ends, *bend, *self.errors)
+        is_ascending = bool((np.diff(self.thresholds) >= 0).all()) and self.ends[0] <= self.ends[1]
+        is_around_zero = self.bend.low < 0 < self.bend.high
+        is_positive = min(self.slope, self.errors[0], self.errors[1]) >= 0 and self.unit > 0
+        is_valid = is_ascending and is_around_zero and is_positive
+        if not is_valid or not np.isfinite(numbers).all():
             msg = f"classes have thresholds {self.thresholds}, slope {self.slope}, {self.errors}"
             raise ValueError(msg)
 

@@ -257,10 +257,11 @@ class Parts:
         if varied is None:
             varied = np.arange(len(vectors))
         all_varied = len(varied) == len(vectors)
+        with_variance = self.with_variance
         predicted = {}
         variances = {}
         for name, part in self.models.items():
-            has_variance = name in self.with_variance
+            has_variance = name in with_variance
             is_between = has_variance and not MODELS[name].has_variance
             of_part = []
             of_models = []
