@@ -328,7 +328,8 @@ class Column:
             return f"{self.name!r} holds values and errors: write them into two columns."
         if header.not_label or not (header.affinity or header.plain):
             return ""
-        if not (header.sure or self.holds_numbers):
+        # a flag of 0 and 1, such as `Kd_is_greater`, is no affinity
+        if not header.sure and (not self.holds_numbers or {*self.numbers} <= {0, 1}):
             return ""
         if header.of_alphaseq:
             return f"{self.name!r} is {ALPHASEQ_WORDS}: use {self.in_unit(ALPHASEQ_UNIT)}."
