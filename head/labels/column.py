@@ -279,6 +279,11 @@ class Column:
         return words_beside_others(self.filled) if is_named else ()
 
     @property
+    def are_words(self) -> bool:
+        """Whether `hint` reads it as classes, if as anything."""
+        return bool(self.is_of_classes or self.ordered_words or self.words_beside_others)
+
+    @property
     def is_beside_labels(self) -> bool:
         """Whether it numbers, counts or describes rows, or holds classes."""
         return bool(self.improbability[0])
@@ -465,7 +470,7 @@ class Columns:
         column = self._stated_label(label) or of_classes
         if column is not None:
             return column
-        hints = self._propose_named()
+        hints = self._propose_named(takes_classes=remembered is None)
         quantities = self._propose_quantities() if takes_others else []
         if quantities and len(self.numbers) == 1 and not hints:
             return self.numbers[0].name
@@ -573,12 +578,14 @@ class Columns:
         is_one = not without_unit and not plain and len(with_unit) == 1
         return with_unit[0] if is_one else None
 
-    def _propose_named(self) -> list[str]:
+    def _propose_named(self, *, takes_classes: bool) -> list[str]:
         """Say how columns are read that may be the label; if some state a unit, only these."""
         proposed = []
         for column in self.free:
             header = column.header
             is_possible = header.units or header.of_alphaseq or not self.states_unit
+            if column.are_words and not takes_classes:
+                continue
             if is_possible and column.hint:
                 proposed.append(column)
         return [column.hint for column in _likely_first(proposed)]
