@@ -582,7 +582,16 @@ def adapt_encoders(
     assignment = assign_pairs(pairs, config, saved)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
     _refuse_unused_names(config, identities)
-    record = _describe_inputs(config, pairs, assignment, identities)
+    labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
+    text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
+    record = config.to_json() | {
+        "pairs": len(pairs),
+        "label_column": pairs.reading.column,
+        "label_unit": pairs.reading.unit,
+        "pairs_digest": digest({}, text),
+    }
+    for kind, identity in identities.items():
+        record[f"{kind}_fingerprint"] = identity.fingerprint
     summary = _finished_summary(out, record)
     if summary is not None:
         say(f"{out}: nothing to do, this adapter is finished")
@@ -597,25 +606,6 @@ def adapt_encoders(
         write_json(out / "config.json", record, sort_keys=True)
         run_tasks(Stage("adapt", [Task(training.run)], 1))
         return _write_adapter(out, record, training)
-
-
-def _describe_inputs(
-    config: AdaptConfig,
-    pairs: LabelledPairs,
-    assignment: PairAssignment,
-    identities: Mapping[Kind, Identity],
-) -> dict[str, Any]:
-    labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
-    text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
-    record = config.to_json() | {
-        "pairs": len(pairs),
-        "label_column": pairs.reading.column,
-        "label_unit": pairs.reading.unit,
-        "pairs_digest": digest({}, text),
-    }
-    for kind, identity in identities.items():
-        record[f"{kind}_fingerprint"] = identity.fingerprint
-    return record
 
 
 def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
@@ -657,7 +647,23 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
     encoders: dict[str, dict[str, Any]] = {}
     for kind in training.config.adapted_kinds():
-        encoders[kind] = _write_encoder(out, kind, training)
+        make_folder(out / kind)
+        encoder = training.model.adapted()[kind]
+        best = {}
+        for name in encoder.factors():
+            best[name] = training.best[f"{kind}.encoder._model.{name}"]
+        weights, config = encoder.saved(best)
+        write_bytes(out / kind / WEIGHTS_FILE, weights)
+        write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
+        identity = training.identities[kind]
+        base = str(identity.meaning["weights"])
+        encoders[kind] = {
+            "encoder": identity.checkpoint.origin,
+            "fingerprint": identity.fingerprint,
+            "weights": base,
+            "digest": adapter_digest(base, read_adapter_files(out, kind)),
+            "trainable_parameters": training.parameter_counts()[kind],
+        }
     assignment = training.assignment
     progress = training.progress
     summary = AdaptSummary(
@@ -687,26 +693,6 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
     }
     write_json(out / ADAPTER_FILE, content)  # last: a folder with this file is a whole adapter
     return summary
-
-
-def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:
-    make_folder(out / kind)
-    encoder = training.model.adapted()[kind]
-    best = {}
-    for name in encoder.factors():
-        best[name] = training.best[f"{kind}.encoder._model.{name}"]
-    weights, config = encoder.saved(best)
-    write_bytes(out / kind / WEIGHTS_FILE, weights)
-    write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
-    identity = training.identities[kind]
-    base = str(identity.meaning["weights"])
-    return {
-        "encoder": identity.checkpoint.origin,
-        "fingerprint": identity.fingerprint,
-        "weights": base,
-        "digest": adapter_digest(base, read_adapter_files(out, kind)),
-        "trainable_parameters": training.parameter_counts()[kind],
-    }
 
 
 def describe_adapter(summary: AdaptSummary) -> str:

@@ -67,9 +67,14 @@ class CommandGroup(click.Group):
         """Run a command; its errors and signals end the process here."""
         if os.environ.get("NO_COLOR"):
             ctx.color = False
-        _open_standard_streams()
+        # closed streams are replaced: the next file opened would get their number, and their output
+        for name in ("stdin", "stdout", "stderr"):
+            if getattr(sys, name) is None:
+                setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))
         make_lock()
-        _collect_less_garbage()
+        # Python looks for cycles less often than every 700 objects, and not as it ends
+        gc.set_threshold(10_000)
+        atexit.register(gc.freeze)
         with _raising_on_signals(), _errors_in_one_line():
             return super().invoke(ctx)
 
@@ -93,17 +98,13 @@ def _errors_in_one_line() -> Iterator[None]:
         if line is None:
             raise
         click.echo(wrap(printable(f"Error: {line}"), sys.stderr), err=True)
-        _give_up_output()
+        # what a full disk did not take is dropped: Python 3.14 would try it again, and say so
+        try:
+            sys.stdout.flush()
+        except OSError:
+            with Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
         sys.exit(1)
-
-
-def _give_up_output() -> None:
-    """Drop what a full disk did not take: Python 3.14 would try it again at its end, and say so."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _in_one_line(error: Exception) -> str | None:
@@ -140,23 +141,6 @@ def _in_one_line(error: Exception) -> str | None:
                 "installation. Install abag in a new environment."
             )
     return None
-
-
-def _collect_less_garbage() -> None:
-    """Let Python look for cycles less often than every 700 objects, and not as it ends.
-
-    A table is hundreds of thousands of tuples, of which none is in a cycle: to look for some took
-    a twelfth of the time of reading it. At the end, to visit all objects of torch takes a second.
-    """
-    gc.set_threshold(10_000)
-    atexit.register(gc.freeze)
-
-
-def _open_standard_streams() -> None:
-    """Replace closed streams: the next file opened would get their number, and their output."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))
 
 
 @contextmanager

@@ -247,26 +247,6 @@ def save_checked(folder: Path, inputs: SplitInputs, weighed: WeighedRun, parts: 
     return digest
 
 
-def choose_device(config: FitConfig) -> torch.device:
-    """Return the device to train on.
-
-    Raises
-    ------
-    OptionError
-        If networks are to be compiled with CUDA graphs, and the device is a CPU.
-    """
-    from abag.core.device import resolve_device
-
-    device = resolve_device(config.device)
-    if config.compile in ("graph", "full") and device.type == "cpu":
-        msg = (
-            f"--compile {config.compile}: CUDA graphs need a CUDA device, but this run uses the "
-            "CPU. Use --compile auto."
-        )
-        raise OptionError(msg)
-    return device
-
-
 class Trainings(NamedTuple):
     """What the parts of all folds are fitted to, and where their checkpoints are."""
 
@@ -280,6 +260,8 @@ class Trainings(NamedTuple):
     @classmethod
     def of(cls, run: Path, inputs: SplitInputs, config: FitConfig) -> Self:
         """Decide the parts and the device of a run, and gather what all its fits share."""
+        from abag.core.device import resolve_device
+
         pairs = inputs.pairs
         sides = {}
         for kind, stored in inputs.vectors.items():
@@ -289,7 +271,13 @@ class Trainings(NamedTuple):
         parts = decide_parts(vectors, config, [inputs.last, *inputs.splits])
         if config.network is not None:  # folds have the batch that suits the pairs of the last fit
             config = replace(config, batch_size=config.fitting_batch(parts.pairs)[0])
-        device = choose_device(config)
+        device = resolve_device(config.device)
+        if config.compile in ("graph", "full") and device.type == "cpu":
+            msg = (
+                f"--compile {config.compile}: CUDA graphs need a CUDA device, but this run uses "
+                "the CPU. Use --compile auto."
+            )
+            raise OptionError(msg)
         return cls(run / "checkpoints", inputs, vectors, config, device, parts)
 
     @property

@@ -341,7 +341,10 @@ def read_separated(
     if options.as_written:
         read["keep_default_na"] = False
     elif options.may_be_names:
-        read |= _without_na(names, options)
+        kept = {*options.sequence_columns(names)}
+        kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
+        missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
+        read |= {"keep_default_na": False, "na_values": missing}
     # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
     types = dict.fromkeys(options.sequence_columns(names), object)
     read["dtype"] = defaultdict(lambda: str, types)
@@ -386,14 +389,6 @@ def _units_below(rows: Sequence[Sequence[str]]) -> list[str]:
 def _with_missing(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
     """Return rows as they are written: fields that a row lacks are empty text."""
     return frame.fillna("") if options.as_written else frame
-
-
-def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
-    """Return how pandas reads text in which ``NA`` and the like may be names."""
-    kept = {*options.sequence_columns(names)}
-    kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
-    missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
-    return {"keep_default_na": False, "na_values": missing}
 
 
 def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
@@ -986,17 +981,13 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
                 text = pa.scalar(f"<{column.type}>")
                 texts = pc.if_else(table[at].is_null(), pa.scalar(None, pa.string()), text)
                 table = table.set_column(at, column.name, texts)
-        yield Chunk(_with_shared_texts(table.to_pandas()))
-
-
-def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return categories of text as text, of which each row refers to one of the categories."""
-    # pandas makes a new text per row each time it goes through categories
-    types = {}
-    for name, kind in frame.dtypes.items():
-        if isinstance(kind, pd.CategoricalDtype) and is_string_dtype(kind.categories.dtype):
-            types[name] = object
-    return frame.astype(types)
+        frame = table.to_pandas()
+        # pandas makes a new text per row each time it goes through categories
+        types = {}
+        for name, kind in frame.dtypes.items():
+            if isinstance(kind, pd.CategoricalDtype) and is_string_dtype(kind.categories.dtype):
+                types[name] = object
+        yield Chunk(frame.astype(types))
 
 
 def _refuse_unsupported(field: pa.Field) -> None:

@@ -280,19 +280,18 @@ def describe_rank(summary: RankSummary) -> str:
             f"({few:.0f} to {many:.0f})"
         )
     if "second" in summary:
-        lines.append(_describe_second(summary["second"]))
+        second = summary["second"]
+        of_second = Quantity.of_json(second["quantity"])
+        least, most = (of_second.show(value) for value in second["predicted"])
+        how = ""
+        if second["fronts"] is not None:
+            how = f", {counted(second['fronts'], 'Pareto front')} of both"
+        lines.append(
+            f"second     predicted {of_second}: {least} to {most} ({second['source']}){how}"
+        )
     if summary["out"]:
         lines.append(f"order      {summary['out']}")
     return "\n".join(lines)
-
-
-def _describe_second(second: SecondSummary) -> str:
-    quantity = Quantity.of_json(second["quantity"])
-    low, high = (quantity.show(value) for value in second["predicted"])
-    how = ""
-    if second["fronts"] is not None:
-        how = f", {counted(second['fronts'], 'Pareto front')} of both"
-    return f"second     predicted {quantity}: {low} to {high} ({second['source']}){how}"
 
 
 def rank(
@@ -391,7 +390,10 @@ def rank(
         batch = _choose_batch(candidates, eligible, best, second, chosen, predictor)
         _say_kept(candidates, batch.index, chosen)
         if chosen.run is not None:
-            _say_earlier_batches(Path(chosen.run), quantity)
+            run = Path(chosen.run)
+            if (run / "summary.json").exists():  # else it is a predictor without its run
+                for line in describe_batches(read_summary(run).get("rounds", ()), quantity):
+                    say(f"{run}: {line}")
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_chosen_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
@@ -400,7 +402,14 @@ def rank(
             frame = frame.assign(**second.columns(batch.index, batch.front))
         summary = _summarize(candidates, batch, counts, chosen, out)
         if second is not None:
-            summary["second"] = _summarize_second(second, batch)
+            of_chosen = second.mean[batch.index]
+            summary["second"] = {
+                "source": second.source,
+                "quantity": second.quantity.to_json(),
+                "above": second.above,
+                "predicted": (float(of_chosen.min()), float(of_chosen.max())),
+                "fronts": None if batch.front is None else int(batch.front[batch.index].max()),
+            }
         score_columns = [*map(str, frame.columns)]
         if quantity.affinity:  # a column called "predicted" is then the user's own
             score_columns = [name for name in score_columns if name not in OUTSIDE]
@@ -479,17 +488,6 @@ def _summarize(
     return summary
 
 
-def _summarize_second(second: SecondProperty, batch: _Batch) -> SecondSummary:
-    chosen = second.mean[batch.index]
-    return {
-        "source": second.source,
-        "quantity": second.quantity.to_json(),
-        "above": second.above,
-        "predicted": (float(chosen.min()), float(chosen.max())),
-        "fronts": None if batch.front is None else int(batch.front[batch.index].max()),
-    }
-
-
 def _in_words(options: RankOptions, drawn: int, batch: int, candidates: Candidates) -> str:
     at_random = f"at random, seed {SEED}"
     if drawn == batch:
@@ -539,13 +537,6 @@ def _say_regimes(
             f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these, "
             "and expects more exactly what a batch holds."
         )
-
-
-def _say_earlier_batches(run: Path, quantity: Quantity) -> None:
-    """Say what errors the predictions of earlier batches of a campaign had, if it has any."""
-    if (run / "summary.json").exists():  # else it is a predictor without its run
-        for line in describe_batches(read_summary(run).get("rounds", ()), quantity):
-            say(f"{run}: {line}")
 
 
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:

@@ -175,7 +175,12 @@ def _with_differences(
     """Add the difference of each pair from its parent, (P,), and its sigma if there is one."""
     pkd = scores["pkd_predicted"].to_numpy()
     at = list(scores).index("regime")
-    scores.insert(at, "difference", pkd - predict_parents(predictor, vectors, parent, regimes))
+    parents, row_of_pair = np.unique(parent.astype(np.int64), return_inverse=True)
+    names = {*regimes.used.tolist()}
+    weighed = {part for name in names for part in predictor.regimes[name].mixture.weights}
+    parts = predictor.parts.predict(vectors.take(parents), weighed)
+    of_pair = {part: of_parents[row_of_pair] for part, of_parents in parts.items()}
+    scores.insert(at, "difference", pkd - predictor.mix(of_pair, regimes))
     mixtures = {name: regime.mixture for name, regime in predictor.regimes.items()}
     if predictor.parts.with_variance and any(mixture.spread for mixture in mixtures.values()):
         variances = difference_variances(predictor.parts, vectors, parent)
@@ -189,23 +194,6 @@ def _with_differences(
                 sigma[rows] = mixture.spread * np.sqrt(variance[rows])
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
-
-
-def predict_parents(
-    predictor: Predictor, vectors: PairVectors, parent: Index, regimes: FoundRegimes
-) -> Floats:
-    """Predict the parent of each pair as if it were of the regime of the pair, (P,) in pKd.
-
-    A parent that was measured is predicted with the weights of known pairs, which follow its label;
-    those of new variants shrink predictions toward the mean. The difference of the two would be a
-    matter of the regimes, whatever is mutated.
-    """
-    parents, row_of_pair = np.unique(parent.astype(np.int64), return_inverse=True)
-    names = {*regimes.used.tolist()}
-    weighed = {part for name in names for part in predictor.regimes[name].mixture.weights}
-    parts = predictor.parts.predict(vectors.take(parents), weighed)
-    of_pair = {part: of_parents[row_of_pair] for part, of_parents in parts.items()}
-    return predictor.mix(of_pair, regimes)
 
 
 def _with_likelihoods(
@@ -435,7 +423,15 @@ def scan(
         predictor.refuse_without_features("scan", advice)
         store = predictor.resolve_store(chosen.store)
         chosen = _with_reading(chosen, predictor.layout)
-        refuse_without_antigen(chosen)
+        if chosen.parents is None and chosen.antigen is None and not chosen.no_antigen:
+            msg = "--antigen: not given; expected the antigen of the parent. Give --antigen SEQ."
+            raise OptionError(msg)
+        if chosen.no_antigen and "antigen" in chosen.scanned_chains:
+            msg = (
+                "--region and --positions: the run is of antibodies alone; expected residues of an "
+                "antibody, such as cdr or H105-H117. Correct them."
+            )
+            raise OptionError(msg)
         remembered = predictor.layout if chosen.parents is not None else NOTHING
         parents, skipped = read_parents(chosen, remembered)
         say_random_weights(predictor)
@@ -573,19 +569,6 @@ def _contributions(
         places = [site.place for site in parent.sites]
         contributions.append([of_residue.get(place, np.nan) for place in places])
     return contributions
-
-
-def refuse_without_antigen(options: ScanOptions) -> None:
-    """Refuse a parent without its antigen, and positions of an antigen where there is none."""
-    if options.parents is None and options.antigen is None and not options.no_antigen:
-        msg = "--antigen: not given; expected the antigen of the parent. Give --antigen SEQ."
-        raise OptionError(msg)
-    if options.no_antigen and "antigen" in options.scanned_chains:
-        msg = (
-            "--region and --positions: the run is of antibodies alone; expected residues of an "
-            "antibody, such as cdr or H105-H117. Correct them."
-        )
-        raise OptionError(msg)
 
 
 def _with_reading(options: ScanOptions, reading: LayoutRecord) -> ScanOptions:

@@ -409,7 +409,7 @@ class Columns:
 
     def _has_unit(self, column: Column) -> bool:
         """Tell whether a name has a unit; an energy has none beside measurements without one."""
-        if column.header.implies_unit:
+        if column.header.units[:2] == ("dg_kcal", "dg_kj"):
             return not self._without_unit
         return bool(column.header.units)
 
@@ -946,7 +946,12 @@ def decide_label(
         asked = Asked("pkd", options, remembered, describing.units)
         meaning = meaning_of_column(Column(table, column), asked)
         if meaning.quantity.affinity:
-            name = _name_affinity(table, column, options.affinity_type)
+            says = [column, options.affinity_type or ""]
+            if options.affinity_type is None and table.has("affinity_type"):
+                # of one type: they are never mixed
+                says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
+            match = re.search("(ic|ec)[ _-]*50", plain_text(" ".join(says))[0])
+            name = f"p{match[1].upper()}50" if match else "pKd"
             meaning = replace(meaning, quantity=replace(meaning.quantity, name=name))
     except AbagError as error:
         refused = error
@@ -973,15 +978,6 @@ def decide_label(
         others=others,
         describing=describing,
     )
-
-
-def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
-    """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
-    says = [column, affinity_type or ""]
-    if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
-        says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
-    match = re.search("(ic|ec)[ _-]*50", plain_text(" ".join(says))[0])
-    return f"p{match[1].upper()}50" if match else "pKd"
 
 
 def choose_prediction(table: Table, label: Label | None = None) -> ColumnMeaning:

@@ -181,11 +181,6 @@ class Header:
         return bool(self.units) and self.names_affinity
 
     @property
-    def implies_unit(self) -> bool:
-        """Whether it names an energy without a unit, which may be computed, and in any unit."""
-        return self.units[:2] == ("dg_kcal", "dg_kj")
-
-    @property
     def unit(self) -> Label | None:
         """The unit that the name states first; None if it states none."""
         return self.units[0] if self.units else None

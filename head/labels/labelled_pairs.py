@@ -57,7 +57,6 @@ from abag.head.labels.features import (
     read_cells,
     read_logliks,
     units_in_cell,
-    words_as_codes,
 )
 from abag.head.labels.headers import Quantity, outside, to_pkd
 from abag.head.labels.options import (
@@ -567,7 +566,9 @@ def label_pairs(
         "censored": censored,
     }
     if cells is not None:
-        columns_R |= words_as_codes(cells)
+        for at, words_R in enumerate(cells.words_RG.T):
+            codes = pd.factorize(words_R, sort=True)[0].astype(np.int64)
+            columns_R[f"category {at}"] = codes  # a name that no column of labels has
     if trust is not None:
         columns_R["share"] = trust.share_R
     if quantity.classes:  # no class is the mean of others: replicates that differ stay apart
@@ -580,8 +581,16 @@ def label_pairs(
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
     noise = None if quantity.classes else _replicate_noise(rows)
     conflicts = int((disagreement(rows) > reading.conflict).sum())
-    pairs = _in_order(_merge_replicates(table, rows, options.replicates, quantity))
-    columns = _arrays_of(pairs)
+    pairs = _merge_replicates(table, rows, options.replicates, quantity)
+    # in an order that does not depend on that of the rows
+    names = ["antibody", "antigen", "censored", "pkd"]
+    names += [name for name in map(str, pairs) if name == "share" or name.startswith("category ")]
+    pairs = pairs.sort_values(names, kind="stable")
+    types = {"pkd": np.float64, "censored": np.int8}
+    columns = {}
+    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
+        # a copy: arrays that pandas shares are read-only
+        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
     counts = {
         "rows": len(usable),
         "other_affinity_type_rows": int((~labels.of_type).sum()),
@@ -789,23 +798,6 @@ def _of_pair(rows: pd.DataFrame) -> list[str]:
 def number_replicates(rows: pd.DataFrame) -> pd.Series[int]:
     """Number the pairs of R rows, (R,): rows of one number are replicates, which may be merged."""
     return rows.groupby(_of_pair(rows), sort=False).ngroup()
-
-
-def _in_order(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Sort pairs, so that the order of the rows does not matter."""
-    names = ["antibody", "antigen", "censored", "pkd"]
-    names += [name for name in map(str, pairs) if name == "share" or name.startswith("category ")]
-    return pairs.sort_values(names, kind="stable")
-
-
-def _arrays_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
-    types = {"pkd": np.float64, "censored": np.int8}
-    columns = {}
-    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
-        # a copy: arrays that pandas shares are read-only
-        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
-    return columns
 
 
 def _pair_of_row(rows: pd.DataFrame, pairs: pd.DataFrame, total: int) -> Ints:

@@ -643,7 +643,11 @@ def read_trust(
     )
     if kind == "weight":
         _refuse_unlike(table, name, values, used)
-        return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
+        median = float(np.median(values[used]))
+        low = values[used].min() / median
+        high = values[used].max() / median
+        say(f"{table.source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
+        return LabelTrust(kind, values, np.where(used, median / values, 1.0))
     unit = UNITS[labels.unit]
     if unit.takes_log or labels.quantity.is_log:  # d log10(x) = dx / (x ln 10)
         with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
@@ -679,12 +683,3 @@ def _refuse_unlike(table: SequenceTable, name: str, values: Floats, used: Bools)
         f"is more than {MOST_UNLIKE:g} times larger or smaller than the median of the column; "
         "expected values that can be compared. Fix it, or leave the row out.",
     )
-
-
-def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
-    """Turn the weights of labels into variances of their noise, (R,), and report their range."""
-    typical = float(np.median(values[used]))
-    low = values[used].min() / typical
-    high = values[used].max() / typical
-    say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
-    return np.where(used, typical / values, 1.0)

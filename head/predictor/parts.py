@@ -639,10 +639,6 @@ class BaselineInputs:
             nearest[rows] = trained[np.argmax(score, axis=1)]
         return nearest
 
-    def ridge(self, values: NDArray[np.integer]) -> Floats:
-        """Predict every pair, (P,), by a ridge on one number per antibody, (N,)."""
-        return self.ridge_of(FeatureBlock(values[:, None].astype(np.float32), self.pairs.antibody))
-
     def ridge_of(self, block: FeatureBlock) -> Floats:
         """Predict every pair, (P,), by a ridge on one block."""
         fit = fit_ridge([block], self.training)
@@ -702,7 +698,10 @@ def _assay_mean(inputs: BaselineInputs) -> Floats | None:
 
 
 def _mutation_count(inputs: BaselineInputs) -> Floats | None:
-    return None if inputs.mutations is None else inputs.ridge(inputs.mutations)
+    if inputs.mutations is None:
+        return None
+    mutations = inputs.mutations[:, None].astype(np.float32)
+    return inputs.ridge_of(FeatureBlock(mutations, inputs.pairs.antibody))
 
 
 def _features_ridge(inputs: BaselineInputs) -> Floats | None:

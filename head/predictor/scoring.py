@@ -81,7 +81,6 @@ from abag.head.labels.features import (
     ReadFeatures,
     cells_of_run,
     features_of,
-    joined_cells,
 )
 from abag.head.labels.headers import (
     DIGITS,
@@ -227,7 +226,10 @@ class PairReader:
         self.sequences = [collector.finish() for collector in collected]
         self.skipped = len(tally.skipped)
         if self._columns is not None:
-            self.features = features_of(self._columns, joined_cells(cells), self.source)
+            numbers_RF = np.concatenate([chunk.numbers_RF for chunk in cells])
+            words_RG = np.concatenate([chunk.words_RG for chunk in cells])
+            joined = FeatureCells(numbers_RF, words_RG)
+            self.features = features_of(self._columns, joined, self.source)
 
 
 def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
@@ -630,7 +632,8 @@ def predict(
         chosen = _fitting(chosen, predictor)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
-        added = quantity.columns(score_columns(chosen.strong))
+        strong = () if chosen.strong is None else (STRONG_COLUMN,)
+        added = quantity.columns((*SCORE_COLUMNS, *strong))
         source: PairTable | CrossedTables
         typed = has_types(out)
         if chosen.cross is None:
@@ -729,11 +732,6 @@ def _say_far(why_far: Counter[str]) -> None:
         f"outside the training data: {far} ({why}); measure some of these pairs before you use "
         "their scores"
     )
-
-
-def score_columns(strong: float | None) -> tuple[str, ...]:
-    """Return the names of the columns to add."""
-    return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, STRONG_COLUMN)
 
 
 def with_p_strong(scores: pd.DataFrame, strong: float | None, quantity: Quantity) -> pd.DataFrame:

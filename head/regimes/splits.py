@@ -323,11 +323,6 @@ class PairGroups:
         return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
 
     @cached_property
-    def clones(self) -> Ints:
-        """Group pairs by the clones of their antibodies."""
-        return self._of_pairs("antibody", self._clones)
-
-    @cached_property
     def antibody(self) -> Ints:
         """Group pairs by the clusters of their antibodies, by identity and clones."""
         chains = self.pairs.table.antibodies.chains
@@ -372,7 +367,7 @@ class PairGroups:
             "antibody": {
                 "exact": self.pairs.antibody,
                 antibody_identity: self.antibody,
-                "clone": self.clones,
+                "clone": self._of_pairs("antibody", self._clones),
             },
             "antigen": {
                 "exact": self.pairs.antigen,

@@ -269,7 +269,18 @@ def evaluate(
     saved.quantity.check_strong(chosen.strong)
     score_hits = partial(score_strong, quantity=saved.quantity)
     summary: RunSummary = {**saved.summary, "run": str(run)}
-    reading = _reading_of(saved, chosen)
+    remembered = saved.layout
+    table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
+    reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
+    if saved.config["no_antigen"]:
+        refuse_antigen(chosen)
+    reading = _TableOfRun(
+        **reading_options,
+        no_antigen=saved.config["no_antigen"],
+        antibody_region=remembered.antibody_region,
+        chains=remembered.chains,
+        bad_rows=chosen.bad_rows or remembered.bad_rows,
+    )
     if table is not None:
         summary["table"], scored = _evaluate_table(saved, table, reading, chosen)
         if strong is not None:
@@ -338,22 +349,6 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         raise OptionError(msg)
 
 
-def _reading_of(saved: SavedRun, chosen: EvaluateOptions) -> _TableOfRun:
-    """Return how tables are read: by the options, and as the run read its own."""
-    remembered = saved.layout
-    table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
-    reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
-    if saved.config["no_antigen"]:
-        refuse_antigen(chosen)
-    return _TableOfRun(
-        **reading_options,
-        no_antigen=saved.config["no_antigen"],
-        antibody_region=remembered.antibody_region,
-        chains=remembered.chains,
-        bad_rows=chosen.bad_rows or remembered.bad_rows,
-    )
-
-
 def _evaluate_table(
     saved: SavedRun,
     table: Path | str | pd.DataFrame,
@@ -412,10 +407,20 @@ def _score_table(
     if pairs.share is not None:
         scored = scored.assign(weight=label_weights(pairs.share))
     rows = rows_to_score(pairs, np.arange(len(pairs)))
+    keys = pair_keys(pairs)
+    counts = {"pair": int(is_trained.sum())}
+    for kind in KINDS:
+        is_known = keys[f"{kind}_key"].isin(saved.trained[f"{kind}_key"])
+        counts[kind] = int(is_known.sum())
+    antigens = f", {counts['antigen']:,} a training antigen" if "antigen" in pairs.kinds else ""
+    say(
+        f"{pairs.table.source}: {counts['pair']:,} of {counted(len(pairs), 'pair')} are training "
+        f"pairs of the run; {counts['antibody']:,} have a training antibody{antigens}"
+    )
     summary = {
         "source": pairs.table.source,
         "pairs": len(pairs),
-        "in_training": _count_known(saved, pairs, is_trained),
+        "in_training": counts,
         **_score_shift(saved, predictor, groups, scores_by_row),
         "far": int(scores_by_row["far"].sum()),
         "regimes": regimes,
@@ -461,6 +466,9 @@ def _score_regimes(
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
     regime_of_pair = scores_by_row["regime"].to_numpy(str)
     classes = pairs.quantity.classes
+    exact = saved.trained[saved.trained["censored"] == 0]
+    weight = exact["weight"] if "weight" in exact else None
+    mean_of_run = float(np.average(exact["pkd"], weights=weight))
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
         rows = np.flatnonzero(regime_of_pair == name)
@@ -469,7 +477,7 @@ def _score_regimes(
             continue
         _, used = predictor.applied(name)
         predicted_here = predicted[rows]
-        mean_label = np.full(len(rows), saved.mean_label)
+        mean_label = np.full(len(rows), mean_of_run)
         baselines_here = {name: values[rows] for name, values in baselines.items()}
         if classes:  # latent values, which no link turns into classes
             baselines_here = {}
@@ -696,17 +704,3 @@ def _advice(saved: SavedRun, predictor: Predictor) -> str:
             f"{named},COLUMN, where COLUMN does"
         )
     return f"{add} --categories COLUMN, a column that names the laboratory or batch of each pair"
-
-
-def _count_known(saved: SavedRun, pairs: LabelledPairs, is_trained: Bools) -> dict[str, int]:
-    keys = pair_keys(pairs)
-    counts = {"pair": int(is_trained.sum())}
-    for kind in KINDS:
-        is_known = keys[f"{kind}_key"].isin(saved.trained[f"{kind}_key"])
-        counts[kind] = int(is_known.sum())
-    antigens = f", {counts['antigen']:,} a training antigen" if "antigen" in pairs.kinds else ""
-    say(
-        f"{pairs.table.source}: {counts['pair']:,} of {counted(len(pairs), 'pair')} are training "
-        f"pairs of the run; {counts['antibody']:,} have a training antibody{antigens}"
-    )
-    return counts
