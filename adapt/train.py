@@ -73,8 +73,6 @@ from abag.head.training.stack import cosine_rates
 from abag.head.training.tasks import Stage, Task, digest, run_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -581,7 +579,18 @@ def adapt_encoders(
     pairs.report_problems()
     assignment = assign_pairs(pairs, config, saved)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
-    _refuse_unused_names(config, identities)
+    for kind in config.adapted_kinds():
+        fit_lora(config, identities[kind].checkpoint)
+    choices = [lora_choices(identities[kind].checkpoint) for kind in config.adapted_kinds()]
+    for option, of_encoders in zip(("targets", "layers"), zip(*choices, strict=True), strict=True):
+        names = dict.fromkeys(chain(*of_encoders))
+        unused = set(getattr(config, option)).difference(names)
+        if unused:
+            msg = (
+                f"--{option}: no adapted encoder has {min(unused)}; expected some of "
+                f"{', '.join(map(str, names))}. Remove it."
+            )
+            raise OptionError(msg)
     labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
     text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
     record = config.to_json() | {
@@ -624,22 +633,6 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
         msg = f"{out / ADAPTER_FILE}: {reason}. Copy the whole folder again."
         raise DamagedFile(msg)
     return cast("AdaptSummary", written["summary"])
-
-
-def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:
-    """Refuse a target or layer that neither encoder has; both share one list."""
-    for kind in config.adapted_kinds():
-        fit_lora(config, identities[kind].checkpoint)
-    choices = [lora_choices(identities[kind].checkpoint) for kind in config.adapted_kinds()]
-    for option, of_encoders in zip(("targets", "layers"), zip(*choices, strict=True), strict=True):
-        names = dict.fromkeys(chain(*of_encoders))
-        unused = set(getattr(config, option)).difference(names)
-        if unused:
-            msg = (
-                f"--{option}: no adapted encoder has {min(unused)}; expected some of "
-                f"{', '.join(map(str, names))}. Remove it."
-            )
-            raise OptionError(msg)
 
 
 def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:

@@ -313,8 +313,13 @@ def _commands_with(option: str, ctx: click.Context) -> list[str]:
 
 
 def _click_option(option: OptionSchema) -> click.Option:
+    help_text = option.declaration["help"]
+    if not _fits(option):
+        help_text += f" One of {', '.join(option.choices)}."
+    notes = [f"default: {option.default_text}"] if option.default_text else []
+    notes += [option.bounds] if option.bounds else []
     settings: dict[str, Any] = {
-        "help": _help_text(option),
+        "help": f"{help_text}  [{'; '.join(notes)}]" if notes else help_text,
         "group": option.group,
         "rare": option.declaration.get("rare", False),
         "schema": option,
@@ -324,15 +329,6 @@ def _click_option(option: OptionSchema) -> click.Option:
     settings |= {"is_flag": True} if option.type is bool else _reading(option)
     settings |= option.declaration.get("click", {})
     return GroupedOption([option.flag, option.name], **settings)
-
-
-def _help_text(option: OptionSchema) -> str:
-    text = option.declaration["help"]
-    if not _fits(option):
-        text += f" One of {', '.join(option.choices)}."
-    notes = [f"default: {option.default_text}"] if option.default_text else []
-    notes += [option.bounds] if option.bounds else []
-    return f"{text}  [{'; '.join(notes)}]" if notes else text
 
 
 def _fits(option: OptionSchema) -> bool:

@@ -144,7 +144,12 @@ def _fit(
         inputs = read_inputs(table, store, config, run)
     else:
         inputs = read_round(table, store, config)
-    config = renamed_split(run, inputs.options)
+    config = inputs.options
+    if config.split_name == "file" and (run / "config.json").is_file():
+        # the run, or the file, may have moved; what is in the file has to be the same
+        before = str(read_config(run)["split"])
+        if before.startswith("file="):
+            config = replace(config, split=before)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         if config.split_name in OF_TABLE:  # which config.json only names
@@ -192,17 +197,6 @@ def _fit(
         steps = f"{summary['steps']} steps" if summary["steps"] else "fitted"
         detail(f"{run}: {steps} in {time.monotonic() - begun:.1f} s")
         return summary
-
-
-def renamed_split(run: Path, config: FitConfig) -> FitConfig:
-    """Return the options, with a split file named as when the run was started.
-
-    The run, or the file, may have moved; what is in the file has to be the same.
-    """
-    if config.split_name != "file" or not (run / "config.json").is_file():
-        return config
-    before = str(read_config(run)["split"])
-    return replace(config, split=before) if before.startswith("file=") else config
 
 
 def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | str:
@@ -353,7 +347,11 @@ def fit_all_pairs(
     for stage in _stages(trainings, [split], [rows], names, fit_parts, trained, ALL_PAIRS):
         run_tasks(stage, work)
     (parts,) = fitted
-    return parts.with_networks(trained[0]) if trained else parts
+    for networks in trained.values():  # of the one split, if there are any
+        models = {**parts.models, NETWORK: networks.models}
+        seconds = parts.seconds + networks.seconds
+        parts = replace(parts, models=models, trained=networks, seconds=seconds)
+    return parts
 
 
 def _stages(

@@ -853,7 +853,22 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
         suffix = bare_suffix(file)
-        _refuse_unreadable(file, suffix, options.table.sheet)
+        if suffix not in FORMATS:
+            msg = (
+                f"{file}: not a supported table format; expected a name that ends in "
+                f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
+                "Convert, unpack or rename it."
+            )
+            raise TableError(msg)
+        if options.table.sheet is not None and suffix not in EXCEL:
+            msg = (
+                f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
+                f"{shell_quoted(options.table.sheet)}. Leave --sheet out."
+            )
+            raise TableError(msg)
+        if not file.is_file():  # a pipe would be waited for
+            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+            raise TableError(msg)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open
             with opening(file, "rb") as stream:
@@ -882,26 +897,6 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             advice = "" if says_what_to_do else f"; expected a {suffix} table. Check the file"
             msg = f"{file}: cannot be read: {reason}{advice}."
             raise TableError(msg) from error
-
-
-def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
-    """Refuse a file of a format, or a kind of file, that cannot be read with these options."""
-    if suffix not in FORMATS:
-        msg = (
-            f"{file}: not a supported table format; expected a name that ends in "
-            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
-            "Convert, unpack or rename it."
-        )
-        raise TableError(msg)
-    if sheet is not None and suffix not in EXCEL:
-        msg = (
-            f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
-            f"{shell_quoted(sheet)}. Leave --sheet out."
-        )
-        raise TableError(msg)
-    if not file.is_file():  # a pipe would be waited for
-        msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
-        raise TableError(msg)
 
 
 def _reason(error: BaseException) -> str:

@@ -655,7 +655,19 @@ def find_references(
     names = load_names(options.sequences) if options.sequences else None
     parent = _constant(options.parent, "--parent", "antibody", names)
     if parent is not None:
-        _check_parent(parent)
+        try:
+            chains = parse_antibody(parent if is_word(parent) else sequence_text(parent)).chains
+        except AbagError as error:
+            msg = f"--parent: {error}"
+            raise type(error)(msg) from None
+        longest = max(map(len, chains))
+        if longest < SHORT or is_word(parent):  # all letters of trastuzumab are residues
+            msg = (
+                f"--parent {parent}: has {longest} residues; expected a variable domain, of about "
+                "110 to 130 residues, a FASTA file, or a name in a file given with --sequences "
+                "FILE."
+            )
+            raise UnknownName(msg)
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
     references = References(names=names, parent=parent, antigen=antigen)
     if names is not None:
@@ -990,19 +1002,3 @@ def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bo
     antibodies = sum(bool(domain_types(_residues(text))) for text in texts)
     are_antibodies = 2 * antibodies > len(texts)
     return are_antibodies == (role != "antigen")
-
-
-def _check_parent(parent: str) -> None:
-    """Raise the error of a parent that is no antibody, before rows are read."""
-    try:
-        chains = parse_antibody(parent if is_word(parent) else sequence_text(parent)).chains
-    except AbagError as error:
-        msg = f"--parent: {error}"
-        raise type(error)(msg) from None
-    longest = max(map(len, chains))
-    if longest < SHORT or is_word(parent):  # all letters of trastuzumab are residues
-        msg = (
-            f"--parent {parent}: has {longest} residues; expected a variable domain, of about 110 "
-            "to 130 residues, a FASTA file, or a name in a file given with --sequences FILE."
-        )
-        raise UnknownName(msg)

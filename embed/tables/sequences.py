@@ -614,28 +614,23 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         column = ParsedColumn.constant(len(table.frame), antigen, references.antigen)
     else:
         if not table.has("antigen"):
-            _refuse_without_antigens(table, options)
+            refuse_other_header(table)
+            advice = (
+                ", add --matrix if each antigen has a column of labels, or give one antigen for "
+                "all rows with --antigen SEQ"
+            )
+            if options.proposes_no_antigen:
+                advice += ", or learn from antibodies alone with --no-antigen"
+            candidates = antigen_candidates(table)
+            if candidates:
+                advice += f". {quote_names(candidates)} may hold it"
+            table.column("antigen", advice)
         column = parse_column(table, "antigen", parse_antigen, references)
         if table.frame.index[0] == 0 and "antigen" not in references.by_name:
             _refuse_antigen_names(column, table, options)
     column.mark("short antigen", _with_short_chain(column.chains))
     column.mark("stopped antigen", column.stopped)
     return column
-
-
-def _refuse_without_antigens(table: Table, options: TableOptions) -> None:
-    """Refuse a table without a column of antigens."""
-    refuse_other_header(table)
-    advice = (
-        ", add --matrix if each antigen has a column of labels, or give one antigen for all "
-        "rows with --antigen SEQ"
-    )
-    if options.proposes_no_antigen:
-        advice += ", or learn from antibodies alone with --no-antigen"
-    candidates = antigen_candidates(table)
-    if candidates:
-        advice += f". {quote_names(candidates)} may hold it"
-    table.column("antigen", advice)
 
 
 def _refuse_antigen_names(column: ParsedColumn, table: Table, options: TableOptions) -> None:

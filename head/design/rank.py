@@ -81,20 +81,6 @@ MOST_DRAWN = 0.5
 says that the ranking of such pairs is not shown to be better than random."""
 
 
-def number_equal(candidates: Candidates, eligible: Ints) -> Ints:
-    """Number the groups of eligible candidates with the same prediction, (R,); -1: in none."""
-    mean = candidates.mean[eligible]
-    sigma = np.zeros(len(mean)) if candidates.sigma is None else candidates.sigma[eligible]
-    groupings = list[Ints]()
-    if "regime" in candidates.frame:
-        regime = pd.factorize(candidates.frame["regime"].iloc[eligible])[0]
-        antigen = candidates.antigens.of_row[eligible]
-        groupings = [regime, regime * (antigen.max(initial=0) + 1) + antigen]
-    group = np.full(len(candidates.mean), -1)
-    group[eligible] = equal_groups(mean, sigma, groupings)
-    return group
-
-
 def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     """Return candidates of which a group has one prediction and one sigma, its medians."""
     frame = candidates.frame
@@ -104,15 +90,6 @@ def levelled(candidates: Candidates, equal: Ints) -> Candidates:
         # those in no group have the number -1, and keep their values
         levels[name] = frame[name].mask(equal >= 0, medians)
     return replace(candidates, frame=frame.assign(**levels))
-
-
-def number_ties(values_E2: Floats) -> Ints:
-    """Number the groups of E candidates of which both values are the same, (E,); -1: in none."""
-    values = pd.DataFrame(values_E2)
-    number = np.full(len(values), -1)
-    tied = np.flatnonzero(values.duplicated(keep=False))
-    number[tied] = values.iloc[tied].groupby([0, 1], sort=False).ngroup()
-    return number
 
 
 def draw_places(tie: Ints, candidates: Candidates, eligible: Ints) -> Ints:
@@ -670,11 +647,25 @@ def _choose_batch(
     With a second property that need not reach a value, they are ordered by Pareto fronts of both.
     """
     quantity = candidates.quantity
-    level = levelled(candidates, number_equal(candidates, eligible))
+    # candidates with one prediction are ranked by the medians of their group
+    mean = candidates.mean[eligible]
+    sigma = np.zeros(len(mean)) if candidates.sigma is None else candidates.sigma[eligible]
+    groupings = list[Ints]()
+    if "regime" in candidates.frame:
+        regime = pd.factorize(candidates.frame["regime"].iloc[eligible])[0]
+        antigen = candidates.antigens.of_row[eligible]
+        groupings = [regime, regime * (antigen.max(initial=0) + 1) + antigen]
+    group = np.full(len(candidates.mean), -1)
+    group[eligible] = equal_groups(mean, sigma, groupings)
+    level = levelled(candidates, group)
     score = _score(level, best, options)
     by_fronts = second is not None and second.above is None
     value = second.value if second is not None and by_fronts else level.mean
-    tie = number_ties(np.stack([score, value], axis=1)[eligible])
+    # groups of candidates of which both values are the same; -1: in none
+    both = pd.DataFrame(np.stack([score, value], axis=1)[eligible])
+    tie = np.full(len(both), -1)
+    tied = np.flatnonzero(both.duplicated(keep=False))
+    tie[tied] = both.iloc[tied].groupby([0, 1], sort=False).ngroup()
     places = draw_places(tie, candidates, eligible)
     front = None
     if by_fronts:

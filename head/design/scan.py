@@ -695,7 +695,29 @@ def draw_heat_map(
     for number, parent in enumerate(parents):
         cells = scored.singles[start : start + parent.count_mutants(residues)]
         start += len(cells)
-        described = _of_parent(parent, scored.scores.parents.iloc[number], cells, quantity, digits)
+        scores = scored.scores.parents.iloc[number]
+        described: dict[str, Any] = {
+            "name": parent.name,
+            # as in the table: with 3 digits 4.4752 would be 4.475, and shown as 4.47
+            "pkd": round(scores["pkd_predicted"], digits + 1),
+            "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
+            "predicted": cells["pkd_predicted"].round(digits + 1).tolist(),
+            "difference": cells["difference"].round(digits).tolist(),
+            "far": "".join(np.where(cells["far"], "1", "0")),
+        }
+        if "difference_sigma" in cells:
+            sigma = cells["difference_sigma"].round(digits).astype(object)
+            described["sigma"] = sigma.where(sigma.notna(), None).tolist()
+        text = describe_compared(scores["pkd_predicted"], scores["pkd_compared"], quantity)
+        if text:
+            described["compared"] = text
+        if not np.isnan(scores["pkd_measured"]):
+            described["measuredPkd"] = round(scores["pkd_measured"], digits)
+        if "pkd_measured" in cells:
+            measured = cells["pkd_measured"].reset_index(drop=True).dropna()
+            described["measured"] = {
+                str(at): round(value, digits) for at, value in measured.items()
+            }
         if contributions and not np.isnan(contributions[number]).all():
             of_sites = np.round(contributions[number], digits)
             described["contribution"] = [None if np.isnan(x) else x for x in of_sites.tolist()]
@@ -738,32 +760,6 @@ def _table_of_best(best: pd.DataFrame, quantity: Quantity, *, with_parent: bool)
     for row in best[columns].itertuples(index=False):
         rows.append([_plain(cell) for cell in row])
     return {"head": [BEST_COLUMNS[name].format(quantity) for name in columns], "rows": rows}
-
-
-def _of_parent(
-    parent: Parent, scores: pd.Series, cells: pd.DataFrame, quantity: Quantity, digits: int
-) -> dict[str, Any]:
-    summary: dict[str, Any] = {
-        "name": parent.name,
-        # as in the table: with 3 digits 4.4752 would be 4.475, and shown as 4.47
-        "pkd": round(scores["pkd_predicted"], digits + 1),
-        "sites": [[s.chain, s.prefix, s.position, s.region, s.wild_type] for s in parent.sites],
-        "predicted": cells["pkd_predicted"].round(digits + 1).tolist(),
-        "difference": cells["difference"].round(digits).tolist(),
-        "far": "".join(np.where(cells["far"], "1", "0")),
-    }
-    if "difference_sigma" in cells:
-        sigma = cells["difference_sigma"].round(digits).astype(object)
-        summary["sigma"] = sigma.where(sigma.notna(), None).tolist()
-    text = describe_compared(scores["pkd_predicted"], scores["pkd_compared"], quantity)
-    if text:
-        summary["compared"] = text
-    if not np.isnan(scores["pkd_measured"]):
-        summary["measuredPkd"] = round(scores["pkd_measured"], digits)
-    if "pkd_measured" in cells:
-        measured = cells["pkd_measured"].reset_index(drop=True).dropna()
-        summary["measured"] = {str(at): round(value, digits) for at, value in measured.items()}
-    return summary
 
 
 def _in_words(parent: dict[str, Any], quantity: Quantity) -> str:

@@ -826,23 +826,18 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             UnclearLabel,
         )
     if role == "pkd" and column.table.is_matrix:
-        _refuse_unnamed(column)
+        numbers = column.numbers[np.isfinite(column.numbers)]
+        unusual = numbers[outside(numbers, USUAL_PKD)]
+        if len(unusual) > MOST_UNUSUAL * len(numbers):
+            msg = (
+                f"{column.table.source}: no header names the unit of the labels of a matrix, and "
+                f"{len(unusual):,} of {len(numbers):,}, such as {unusual[0]:g}, are outside the "
+                "usual range of pKd (2 to 14); expected pKd. Give the unit with --label, such as "
+                "--label kd_nm or --label ug_ml, or --label pkd; a quantity that is no affinity "
+                "needs --label value --better higher, or lower."
+            )
+            raise UnclearLabel(msg)
     return "pkd", "" if role == "prediction" else "no unit is stated"
-
-
-def _refuse_unnamed(column: Column) -> None:
-    """Refuse cells of a matrix, whose unit no header names, unless nearly all may be pKd."""
-    numbers = column.numbers[np.isfinite(column.numbers)]
-    unusual = numbers[outside(numbers, USUAL_PKD)]
-    if len(unusual) > MOST_UNUSUAL * len(numbers):
-        msg = (
-            f"{column.table.source}: no header names the unit of the labels of a matrix, and "
-            f"{len(unusual):,} of {len(numbers):,}, such as {unusual[0]:g}, are outside the usual "
-            "range of pKd (2 to 14); expected pKd. Give the unit with --label, such as --label "
-            "kd_nm or --label ug_ml, or --label pkd; a quantity that is no affinity needs --label "
-            "value --better higher, or lower."
-        )
-        raise UnclearLabel(msg)
 
 
 def as_it_is(column: str, quantity: Quantity, why: str) -> ColumnMeaning:

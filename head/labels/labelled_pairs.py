@@ -752,17 +752,7 @@ def _merge_replicates(
         return merged.assign(measurements=1)
     if "share" not in rows:
         return merged
-    return _average_by_weight(rows, groups.ngroup(), merged, how)
-
-
-def _average_by_weight(
-    rows: pd.DataFrame, group: pd.Series[int], merged: pd.DataFrame, how: Replicates
-) -> pd.DataFrame:
-    """Return P merged pairs with labels and shares to which replicates count by their weights.
-
-    `group` is the pair of each row. A median is where half of the weight is below, between the
-    middles of two labels.
-    """
+    group = groups.ngroup()
     order = np.lexsort((rows["share"], rows["pkd"], group))
     value = rows["pkd"].to_numpy(np.float64)[order]
     weight = 1 / rows["share"].to_numpy(np.float64)[order]

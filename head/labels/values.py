@@ -174,7 +174,15 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
             as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
             unusual = outside(as_thousands, USUAL_PKD)
             if not (meaning.quantity.affinity and 2 * unusual.sum() > np.isfinite(raw).sum()):
-                _refuse_unclear_point(table, column, number)
+                for name in table.names:
+                    if meaning_of_commas(table.distinct_cells(name)) == "decimals":
+                        msg = (
+                            f"{table.source}: column {column!r} holds {number}, and {name!r} "
+                            f"decimal commas: it may be {number.replace('.', '')} or "
+                            f"{float(number):g}; expected one decimal sign. Write it without the "
+                            "point, or with a comma."
+                        )
+                        raise LabelError(msg)
     affinities = Affinities(
         source=table.source,
         column=column,
@@ -203,18 +211,6 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
             bound = f"pKd {bound}"
         return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
     return affinities
-
-
-def _refuse_unclear_point(table: Table, column: str, number: str) -> None:
-    """Refuse ``1.000`` beside decimal commas, as spreadsheets of such countries write 1000."""
-    for name in table.names:
-        if meaning_of_commas(table.distinct_cells(name)) == "decimals":
-            msg = (
-                f"{table.source}: column {column!r} holds {number}, and {name!r} decimal commas: "
-                f"it may be {number.replace('.', '')} or {float(number):g}; expected one decimal "
-                "sign. Write it without the point, or with a comma."
-            )
-            raise LabelError(msg)
 
 
 def _given_floor(read: Affinities, no_binding: float) -> float:

@@ -203,7 +203,14 @@ def save_predictor(
     `vectors` are those that it was trained on, whose encoders may have adapters.
     """
     make_folder(folder)
-    tensors = {**predictor.parts.arrays(), **_noise_arrays(predictor)}
+    tensors = {**predictor.parts.arrays()}
+    for kind, noise in predictor.noise.items():
+        tensors[f"noise.{kind}.keys"] = noise.keys
+        tensors[f"noise.{kind}.factor"] = noise.factor
+    for number, factor_by_value in enumerate(predictor.category_noise.values()):
+        factor = np.array(list(factor_by_value.values()), np.float64)
+        if (factor != 1).any():
+            tensors[f"noise.category.{number}"] = factor
     for known in predictor.seen.values():
         tensors |= known.arrays()
     for kind, stored in vectors.items():
@@ -238,19 +245,6 @@ def save_predictor(
         digest = record_digest(content, partial)
     write_json(folder / RECORD, {"schema": SCHEMA, "digest": digest, **content})
     return digest
-
-
-def _noise_arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
-    """Return the factors of the variance of errors that are not 1, and the keys they belong to."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for kind, noise in predictor.noise.items():
-        arrays[f"noise.{kind}.keys"] = noise.keys
-        arrays[f"noise.{kind}.factor"] = noise.factor
-    for number, factor_by_value in enumerate(predictor.category_noise.values()):
-        factor = np.array(list(factor_by_value.values()), np.float64)
-        if (factor != 1).any():
-            arrays[f"noise.category.{number}"] = factor
-    return arrays
 
 
 def _vector_spec(vectors: StoredVectors, seen: KnownSequences) -> VectorSpec:

@@ -229,15 +229,6 @@ class Parts:
             models[name] = (fit(training),)
         return cls(models, seconds=time.monotonic() - start_s)
 
-    def with_networks(self, trained: TrainedHeads) -> Self:
-        """Add the networks that were trained on the same pairs."""
-        return replace(
-            self,
-            models={**self.models, NETWORK: trained.models},
-            trained=trained,
-            seconds=self.seconds + trained.seconds,
-        )
-
     def predict(self, vectors: PairVectors, names: Collection[str]) -> dict[str, Floats]:
         """Return what the parts with some names predict in pKd, (P,) each."""
         predicted = {}

@@ -799,7 +799,13 @@ def describe_pair(pair: dict[str, Any]) -> str:
     quantity = Quantity.of_json(pair["quantity"]) if "quantity" in pair else PKD
     show = quantity.show
     if quantity.classes:
-        return _describe_class(pair, quantity)
+        low = pair["probability_low"]
+        high = pair["probability_high"]
+        words = (
+            f"{quantity}: {quantity.named(-1)} with a probability of {pair['probability']:.0%}; of "
+            f"pairs with such a prediction, {low:.0%} to {high:.0%} are (90 % interval)"
+        )
+        return f"{words}\n{pair['verdict']}{_describe_place(pair)}"
     value = pair[quantity.predicted]
     sigma = pair["sigma"]
     away = ndtri(0.95) * sigma
@@ -818,17 +824,6 @@ def describe_pair(pair: dict[str, Any]) -> str:
         threshold = f"a pKd of {pair['strong']:g}" if quantity.affinity else f"{pair['strong']:g}"
         text += f"\nProbability of {threshold} or {side}: {pair['p_strong']:.0%}."
     return text + _describe_place(pair)
-
-
-def _describe_class(pair: dict[str, Any], quantity: Quantity) -> str:
-    """Say how probably one pair is of the highest class."""
-    low = pair["probability_low"]
-    high = pair["probability_high"]
-    text = (
-        f"{quantity}: {quantity.named(-1)} with a probability of {pair['probability']:.0%}; of "
-        f"pairs with such a prediction, {low:.0%} to {high:.0%} are (90 % interval)"
-    )
-    return f"{text}\n{pair['verdict']}{_describe_place(pair)}"
 
 
 def _describe_place(pair: dict[str, Any]) -> str:

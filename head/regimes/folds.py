@@ -569,7 +569,16 @@ def divide(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
     groups = table.groups
     splits = SPLIT_METHODS[options.split_name](table, options)
     for split in splits:
-        _refuse_empty_parts(split)
+        n = split.rows_per_part()
+        n_groups = counted(len(distinct(split.group)), "group")
+        for name in ("train", "test", "validation"):  # the last is taken from the first
+            if not n[name]:
+                msg = (
+                    f"--split {split.name}: the {name} part of {counted(len(split.part), 'pair')} "
+                    f"in {n_groups} is empty; expected at least one pair. Use more rows or another "
+                    "--split."
+                )
+                raise SplitError(msg)
     is_dealt = options.split_name not in OF_TABLE and not groups.options.cross_validates
     if is_dealt and is_enough(splits[0], _counted_groups(groups, splits[0])):
         splits = splits[:1]
@@ -606,18 +615,6 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Sp
         }
         described.append(replace(split, description=shared | counts | split.description))
     return described
-
-
-def _refuse_empty_parts(split: Split) -> None:
-    n = split.rows_per_part()
-    groups = counted(len(distinct(split.group)), "group")
-    for name in ("train", "test", "validation"):  # the last is taken from the first
-        if not n[name]:
-            msg = (
-                f"--split {split.name}: the {name} part of {counted(len(split.part), 'pair')} in "
-                f"{groups} is empty; expected at least one pair. Use more rows or another --split."
-            )
-            raise SplitError(msg)
 
 
 def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:

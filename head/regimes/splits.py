@@ -558,13 +558,6 @@ def is_trainable(part: PartOfPairs) -> bool:
     return n_train > n_validation > 0 and bool((part == TEST).any())
 
 
-def describe_parts(splits: Sequence[Split]) -> str:
-    """Say how many folds there are, and how many pairs each part of the first one has."""
-    rows = splits[0].rows_per_part()
-    parts = ", ".join(f"{n} {name}" for name, n in rows.items() if n)
-    return f"{counted(len(splits), 'fold')}, the first with {parts} pairs"
-
-
 def thinned(split: Split, share: float, seed: int) -> Split:
     """Keep a random share of the groups that fits learn from, at least one of each part.
 

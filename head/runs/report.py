@@ -822,6 +822,11 @@ def _summarise(
         data["better"] = pairs.quantity.better
     if pairs.quantity.classes:
         data["classes"] = [*pairs.quantity.classes]
+    folds = [heads.used for heads in trained]
+    used = {}  # where the folds differ, their values in one text
+    for name in folds[0] if folds else ():
+        values = list(dict.fromkeys(fold[name] for fold in folds))
+        used[name] = values[0] if len(values) == 1 else ", ".join(map(str, values))
     return {
         "run": str(run),
         "regimes": [_summarise_regime(pairs, regime, threshold) for regime in weighed],
@@ -831,7 +836,7 @@ def _summarise(
         "epochs": 0 if final_heads is None else final_heads.epochs,
         "seconds": sum(fold.seconds for fold in fits),
         "resumed_from_step": max(resumed, default=None),
-        "used": _settings_used([heads.used for heads in trained]),
+        "used": used,
         "data": data,
         "noise": pairs.noise,
         "counts": pairs.counts,
@@ -884,12 +889,3 @@ def curve_point(splits: Sequence[Split], score: RegimeScore, share: float) -> di
     training_pairs = [len(split.rows(TRAIN)) for split in splits]
     mean = round(float(np.mean(training_pairs)))
     return {"share": share, "training_pairs": mean, "score": score}
-
-
-def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the settings that the folds used; where these differ, their values in one text."""
-    used = {}
-    for name in folds[0] if folds else ():
-        values = list(dict.fromkeys(fold[name] for fold in folds))
-        used[name] = values[0] if len(values) == 1 else ", ".join(map(str, values))
-    return used
