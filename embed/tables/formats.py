@@ -342,7 +342,10 @@ def read_separated(
     if options.as_written:
         read["keep_default_na"] = False
     elif options.may_be_names:
-        read |= _without_na(names, options)
+        kept = {*options.sequence_columns(names)}
+        kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
+        missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
+        read |= {"keep_default_na": False, "na_values": missing}
     # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
     types = dict.fromkeys(options.sequence_columns(names), object)
     read["dtype"] = defaultdict(lambda: str, types)
@@ -397,14 +400,6 @@ def _units_below(rows: Sequence[Sequence[str]]) -> list[str]:
 def _with_missing(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
     """Return rows as they are written: fields that a row lacks are empty text."""
     return frame.fillna("") if options.as_written else frame
-
-
-def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
-    """Return how pandas reads text in which ``NA`` and the like may be names."""
-    kept = {*options.sequence_columns(names)}
-    kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
-    missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
-    return {"keep_default_na": False, "na_values": missing}
 
 
 def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
@@ -869,7 +864,22 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
         suffix = bare_suffix(file)
-        _refuse_unreadable(file, suffix, options.table.sheet)
+        if suffix not in FORMATS:
+            msg = (
+                f"{file}: not a supported table format; expected a name that ends in "
+                f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
+                "Convert, unpack or rename it."
+            )
+            raise TableError(msg)
+        if options.table.sheet is not None and suffix not in EXCEL:
+            msg = (
+                f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
+                f"{shell_quoted(options.table.sheet)}. Leave --sheet out."
+            )
+            raise TableError(msg)
+        if not file.is_file():  # a pipe would be waited for
+            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+            raise TableError(msg)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open
             with opening(file, "rb") as stream:
@@ -898,26 +908,6 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             advice = "" if says_what_to_do else f"; expected a {suffix} table. Check the file"
             msg = f"{file}: cannot be read: {reason}{advice}."
             raise TableError(msg) from error
-
-
-def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
-    """Refuse a file of a format, or a kind of file, that cannot be read with these options."""
-    if suffix not in FORMATS:
-        msg = (
-            f"{file}: not a supported table format; expected a name that ends in "
-            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
-            "Convert, unpack or rename it."
-        )
-        raise TableError(msg)
-    if sheet is not None and suffix not in EXCEL:
-        msg = (
-            f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
-            f"{shell_quoted(sheet)}. Leave --sheet out."
-        )
-        raise TableError(msg)
-    if not file.is_file():  # a pipe would be waited for
-        msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
-        raise TableError(msg)
 
 
 def _reason(error: BaseException) -> str:
@@ -997,17 +987,13 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
                 text = pa.scalar(f"<{column.type}>")
                 texts = pc.if_else(table[at].is_null(), pa.scalar(None, pa.string()), text)
                 table = table.set_column(at, column.name, texts)
-        yield Chunk(_with_shared_texts(table.to_pandas()))
-
-
-def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return categories of text as text, of which each row refers to one of the categories."""
-    # pandas makes a new text per row each time it goes through categories
-    types = {}
-    for name, kind in frame.dtypes.items():
-        if isinstance(kind, pd.CategoricalDtype) and is_string_dtype(kind.categories.dtype):
-            types[name] = object
-    return frame.astype(types)
+        frame = table.to_pandas()
+        # pandas makes a new text per row each time it goes through categories
+        types = {}
+        for name, kind in frame.dtypes.items():
+            if isinstance(kind, pd.CategoricalDtype) and is_string_dtype(kind.categories.dtype):
+                types[name] = object
+        yield Chunk(frame.astype(types))
 
 
 def _refuse_unsupported(field: pa.Field) -> None:

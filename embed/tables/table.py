@@ -38,7 +38,7 @@ from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 from abag.core.arrays import Floats
 from abag.core.errors import ColumnError, TableError
 from abag.core.files import replacing
-from abag.core.frames import nested_columns, refuse_nested
+from abag.core.frames import nested_columns
 from abag.core.messages import counted, first_line
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
 from abag.embed.tables.chains import ANTIBODY_ROLES, CHAIN_ROLES, MISSING_TEXT, joined_list
@@ -483,7 +483,12 @@ def open_table(table: OneTable, reading: ReadOptions) -> Iterator[Table]:
             if name in nested:
                 texts = [*map(joined_list, table[name])]
                 table = table.assign(**{name: pd.Series(texts, table.index, object)})
-        refuse_nested(nested_columns(table[nested]), source)
+        for name, kind in nested_columns(table[nested]).items():
+            msg = (
+                f"{source}: column {name!r} has cells of the nested type {kind}; expected "
+                "text, numbers or truth values. Divide it into columns of its own, or leave it out."
+            )
+            raise TableError(msg)
         chunks = in_chunks(table, None if options.matrix else reading.rows)
     else:
         source = Path(table).name or str(table)

@@ -323,11 +323,6 @@ class PairGroups:
         return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
 
     @cached_property
-    def clones(self) -> Ints:
-        """Group pairs by the clones of their antibodies."""
-        return self._of_pairs("antibody", self._clones)
-
-    @cached_property
     def antibody(self) -> Ints:
         """Group pairs by the clusters of their antibodies, by identity and clones."""
         chains = self.pairs.table.antibodies.chains
@@ -372,7 +367,7 @@ class PairGroups:
             "antibody": {
                 "exact": self.pairs.antibody,
                 antibody_identity: self.antibody,
-                "clone": self.clones,
+                "clone": self._of_pairs("antibody", self._clones),
             },
             "antigen": {
                 "exact": self.pairs.antigen,
@@ -561,13 +556,6 @@ def is_trainable(part: PartOfPairs) -> bool:
     n_train = int((part == TRAIN).sum())
     n_validation = int((part == VALIDATION).sum())
     return n_train > n_validation > 0 and bool((part == TEST).any())
-
-
-def describe_parts(splits: Sequence[Split]) -> str:
-    """Say how many folds there are, and how many pairs each part of the first one has."""
-    rows = splits[0].rows_per_part()
-    parts = ", ".join(f"{n} {name}" for name, n in rows.items() if n)
-    return f"{counted(len(splits), 'fold')}, the first with {parts} pairs"
 
 
 def thinned(split: Split, share: float, seed: int) -> Split:
