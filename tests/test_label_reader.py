@@ -37,6 +37,7 @@ def case(tmp_path_factory):
         "pkd": frame,
         "nm": in_nm(frame, "KD (nM)"),
         "k": in_nm(frame, "K"),
+        "cells": in_nm(frame, "KD").assign(KD=lambda table: table["KD"].astype(str) + " nM"),
     }
     for name, table in written.items():
         table.to_csv(at / f"{name}.csv", index=False)
@@ -44,6 +45,7 @@ def case(tmp_path_factory):
     for name, options in {
         "pkd": {},
         "nm": {},
+        "cells": {},
         "k": {"columns": {"pkd": "K"}, "label": "kd_nm"},
     }.items():
         said[name] = []
@@ -75,6 +77,18 @@ def test_evaluate_reads_a_table_by_its_own_header_whatever_the_run_was_trained_o
     )
     expected = np.sqrt(np.mean((predicted - frame["pKd"].to_numpy()) ** 2))
     assert scores["metrics"]["rmse"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_numbers_without_a_unit_are_not_read_in_that_of_the_cells_of_the_run(case):
+    at, frame, _ = case
+    table = in_nm(frame, "KD")
+    with pytest.raises(ColumnError, match="column 'KD' names no unit that is understood"):
+        abag.evaluate(at / "run-cells", table=table)
+    told, in_cells = (
+        abag.evaluate(at / "run-cells", **options)["table"]["metrics"]["rmse"]
+        for options in ({"table": table, "label": "kd_nm"}, {"table": at / "cells.csv"})
+    )
+    assert told == pytest.approx(in_cells)
 
 
 def rounded(scores):

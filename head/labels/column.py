@@ -804,11 +804,12 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
                 "the unit of the name. Leave --label out, or rename the column."
             )
         return given, "given by --label"
-    # a name that allows one unit says more than the run
+    # a name that allows one unit says more than the run, and numbers without the unit that those
+    # of the run had may be in any
     remembered = asked.remembered
-    is_of_run = remembered is not None and remembered.column == column.name
-    if remembered is not None and is_of_run and len(header.units) != 1:
-        return remembered.unit, AS_IN_THE_RUN
+    if remembered is not None and remembered.column == column.name:
+        if len(header.units) != 1 and remembered.why != IN_THE_CELLS:
+            return remembered.unit, AS_IN_THE_RUN
     if header.units:
         return header.units[0], _IN_THE_NAME if column.unit_in_cells is None else IN_THE_CELLS
     if header.of_alphaseq:

@@ -120,6 +120,15 @@ class Affinities(ColumnMeaning):
             read = self.quantity.description
         return f"{noun}: {self.column!r} read as {read} ({'; '.join(evidence)})"
 
+    def of_rows(self, rows: Bools) -> Affinities:
+        """Leave out the values of the other rows, (R,), which are of another affinity type."""
+        return replace(
+            self,
+            raw=np.where(rows, self.raw, np.nan),
+            pkd=np.where(rows, self.pkd, np.nan),
+            no_binding=self.no_binding & rows,
+        )
+
     def _range(self, known: Bools) -> str:
         """Say where the known values lie, (R,)."""
         if self.quantity.affinity:
