@@ -754,6 +754,8 @@ def test_pairs_that_miss_a_value_of_the_second_property_are_left_out(scored, mel
     again = ranked(antibodies, tmp_path, batch=9, second=lower, second_above=-limit, **options)
     assert again["id"].tolist() == order["id"].tolist()
     assert "second     predicted value: " in str(summary)
+    with pytest.raises(PredictionError, match=r"by second_above\).*or another second_above or"):
+        abag.rank(antibodies, batch=99, second=melting, second_above=limit, **SECOND)
 
 
 def test_a_second_antigen_is_matched_by_antibody_and_the_same_antigens_by_pair(scored, tmp_path):
@@ -767,6 +769,7 @@ def test_a_second_antigen_is_matched_by_antibody_and_the_same_antigens_by_pair(s
     some = scored[[*PAIR, "pkd_predicted"]].iloc[:100]
     summary = abag.rank(scored, tmp_path / "o.csv", batch=3, second=some, rule="mean", force=True)
     assert summary["left_out"]["unpredicted"] == 140
+    assert "(Pareto fronts of highest prediction and of the second property)" in str(summary)
     assert summary["second"]["fronts"] == 3  # of equal predictions, one pair each
 
 

@@ -505,6 +505,8 @@ def _in_words(options: RankOptions, drawn: int, batch: int, candidates: Candidat
         rule = f"most probably {side} {signed(options.above, quantity.sign)} {quantity}"
     elif options.rule == "ucb" and (explore := _explore(options)):
         rule += f" {'+' if higher else '-'} {explore:g} {candidates.explored}"
+    if options.second is not None and options.second_above is None:
+        rule = f"Pareto fronts of {rule} and of the second property"
     return f"{rule}; {drawn:,} {at_random}" if drawn else rule
 
 
@@ -625,9 +627,12 @@ def _refuse_too_few(
 ) -> None:
     if left >= options.batch:
         return
-    out = ", ".join(f"{n:,} {reason}" for reason, n in counts.items() if n) or "none"
+    words = {"second": "by --second-above"}
+    out = ", ".join(f"{n:,} {words.get(why, why)}" for why, n in counts.items() if n) or "none"
     rows = counted(len(candidates.frame), "row")
     fixes = ["more predictions"]
+    if counts.get("second", 0):
+        fixes.insert(0, "another --second-above")
     if counts.get("far", 0):
         fixes.insert(0, "--keep-far")
     if left:
