@@ -187,6 +187,8 @@ def test_a_column_of_words_for_strengths_is_proposed_as_ordered_classes(name, wo
         (["Binder", "Non-binder", "not tested"], "non-binder,binder"),
         (["1", "0", "?"], "0,1"),
         (["1", "0", "-1"], "0,1"),
+        (["1", "0", "-"], "0,1"),
+        (["yes", "no", "-"], "no,yes"),
         (["yes", "no", "partial"], "no,yes"),
         ([1, "TRUE", "FALSE", "unknown"], None),
         (["1", "0", "0.5"], None),
@@ -198,7 +200,7 @@ def test_classes_beside_other_words_are_proposed_and_read_so(words, named):
     if named is None:
         assert "binder" not in refused.partition("found")[0]
         return
-    if "-1" not in words:  # of which either may say no
+    if not {"-1", "-"} & {*words}:  # of which either may say no
         assert f"use --column label=binder --classes '{named}' --bad-rows skip to" in refused
     options = {"columns": {"label": "binder"}, "classes": tuple(named.split(","))}
     pairs = labelled(frame, **options, bad_rows="skip")

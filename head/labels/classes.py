@@ -378,8 +378,9 @@ def read_classes(cells: pd.Series, classes: Sequence[str]) -> Floats:
     codes, distinct = pd.factorize(cells.astype(object), use_na_sentinel=True)
     of_value = np.full(len(distinct) + 1, np.nan)  # the last is that of missing cells
     spelled_cells = [*map(spelled, distinct)]
-    if "0" in spelled_cells and "-1" not in classes:
-        number.pop("-1", None)  # beside 0, it is unknown
+    for sign, is_unknown in (("-1", "0" in spelled_cells), ("-", "+" not in spelled_cells)):
+        if is_unknown and sign not in classes:  # also a mark of what was not measured
+            number.pop(sign, None)
     for at, word in enumerate(spelled_cells):
         of_value[at] = number.get(word, number.get(_plain(word), np.nan))
     return np.asarray(of_value[codes])
