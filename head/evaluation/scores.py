@@ -169,6 +169,11 @@ class TestedPairs:
         )
 
     @property
+    def smallest_groups(self) -> Ints:
+        """Return those of the groups that tell least, (R,): with two sequences new, of one side."""
+        return min(self.groups, key=effective_groups)
+
+    @property
     def is_exact(self) -> NDArray[np.bool_]:
         """Return which pairs have a label, not a bound, (R,)."""
         return np.asarray(self.side == 0)

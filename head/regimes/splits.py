@@ -501,6 +501,21 @@ def standard_error(value_R: Floats, group: Ints) -> float:
     return float(np.sqrt(np.square(away_G).sum() * n / max(n - 1, 1e-9)) / len(value_R))
 
 
+def mean_product(value_R: Floats, group: Ints, weight: Floats | None = None) -> float:
+    """Return the mean product of the values of two rows of a group; 0 if none has two.
+
+    Of values with variance 1, it is an intraclass correlation. `weight`, (R,), is that of each row.
+    """
+    _, dense = np.unique(group, return_inverse=True)
+    weight_R = np.ones(len(value_R)) if weight is None else weight
+    sums = np.bincount(dense, weight_R * value_R)
+    sizes = np.square(np.bincount(dense, weight_R)).sum()
+    number = float(sizes - np.square(weight_R).sum())
+    if number <= 1e-9 * float(sizes):  # but for rounding
+        return 0.0
+    return float(np.square(sums).sum() - np.square(weight_R * value_R).sum()) / number
+
+
 def learned_rows(split: Split) -> Ints:
     """Return the pairs that models in closed form learn from: training and validation, (F,)."""
     return np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
