@@ -514,14 +514,16 @@ def read_labelled_pairs(
     reading: TableOptions,
     labels: LabelOptions,
     layout: RunLayout | None = None,
+    named: Sequence[tuple[str, BesideRole]] | None = None,
 ) -> LabelledPairs:
     """Read the pairs of a table and their labels; an error lists bad sequences and bad labels.
 
-    With the `layout` of a run, they are read as the run read its own.
+    With the `layout` of a run, they are read as the run read its own; `named` has the columns
+    beside the label, by default those of the options.
     """
     remembered = NOTHING if layout is None else layout
     of_run = None if layout is None else layout.label
-    decide = partial(decide_label, options=labels, remembered=of_run)
+    decide = partial(decide_label, options=labels, remembered=of_run, named=named)
     read = read_pairs(table, reading, remembered=remembered, label=decide, refuse=False)
     return label_pairs(read)
 

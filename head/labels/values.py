@@ -9,6 +9,7 @@ R rows of a table with a label.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -24,8 +25,10 @@ from abag.embed.tables.pairs import SequenceTable, SkippedRows
 from abag.embed.tables.sequences import BadCell
 from abag.embed.tables.table import (
     BOUND_WORDS,
+    ERROR_SIGN,
     SIDES,
     Table,
+    listed_cells,
     meaning_of_commas,
     read_bounds,
     read_numbers,
@@ -50,6 +53,7 @@ _COMMAS = {
     "decimals": "commas are read as decimal points",
     "thousands": "commas between thousands are left out",
 }
+_HAS_ERROR = re.compile(ERROR_SIGN).search
 LISTED_TYPES = 8
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
 """Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
@@ -81,6 +85,8 @@ class Affinities(ColumnMeaning):
     """What commas in the cells are, as `CellNumbers` says."""
     with_units: tuple[str, ...] = ()
     """Cells that state a unit of their own, which were converted."""
+    with_errors: tuple[str, ...] = ()
+    """Cells that state an error of their own, which was left out."""
 
     def describe(self, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
@@ -96,6 +102,10 @@ class Affinities(ColumnMeaning):
             example = quoted(self.with_units[0])
             number = counted(len(self.with_units), "cell")
             evidence.append(f"{number} with a unit, such as {example}")
+        if self.with_errors:
+            number = counted(len(self.with_errors), "cell")
+            example = quoted(self.with_errors[0])
+            evidence.append(f"{number} with an error, such as {example}, which is left out")
         if UNITS[self.unit].of_mass:
             is_usual = self.molar_mass_kda == ANTIBODY_KDA
             of_igg = ", that of IgG: --molar-mass gives another" if is_usual else ""
@@ -188,6 +198,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         quantity=meaning.quantity,
         commas=commas,
         with_units=tuple(map(str, cells[has_unit])),
+        with_errors=tuple(filter(_HAS_ERROR, map(str, listed_cells(cells[np.isfinite(raw)])))),
     )
     if meaning.quantity.classes:
         return affinities
