@@ -123,11 +123,8 @@ def test_patience_ends_each_fold_of_a_stack_as_if_the_others_were_not_there(
     per_epoch = 4
     ends = sorted(fold.epochs for fold in stacked)
     assert ends[0] < ends[-1] < 40
-    # folds that have ended take no more steps, but one that keeps the last fold company
-    expected = []
-    for epoch in range(ends[-1]):
-        running = sum(end > epoch for end in ends)
-        expected.append(max(2, running))
+    # folds that have ended take no more steps
+    expected = [sum(end > epoch for end in ends) for epoch in range(ends[-1])]
     assert heads == np.repeat(expected, per_epoch).tolist()
     for at, (fold, together) in enumerate(zip(folds, stacked, strict=True)):
         pair = [fold, folds[at - 1]]  # a fold alone has other random numbers

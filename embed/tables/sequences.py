@@ -566,10 +566,9 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
 
 def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
-    codes, places = _distinct_rows(
-        [(heavy.codes, range(len(heavy.chains))), (light.codes, range(len(light.chains)))]
-    )
-    heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
+    codes, pairs = pd.factorize(heavy.codes * len(light.chains) + light.codes)
+    heavy_N, light_N = np.divmod(pairs, max(1, len(light.chains)))
+    places = [*zip(heavy_N.tolist(), light_N.tolist(), strict=True)]
     chains = [heavy.chains[h] + light.chains[k] for h, k in places]
     bad: dict[int, BadCell] = {}
     is_bad = heavy.is_bad()[heavy_N] | light.is_bad()[light_N]
@@ -760,6 +759,8 @@ def _with_short_chain(sequences: Sequence[Chains], least: int = SHORT) -> list[i
     """Find the sequences with a chain of fewer than `least` residues, but not empty."""
     short = []
     for i, chains in enumerate(sequences):
-        if any(0 < len(residues) < least for residues in chains):
-            short.append(i)
+        for residues in chains:
+            if 0 < len(residues) < least:
+                short.append(i)
+                break
     return short

@@ -67,7 +67,6 @@ from abag.head.predictor.predictor import (
     WEIGHTS,
     KnownNoise,
     Predictor,
-    ScoredPairs,
     Scorer,
     VectorSpec,
     ViewSpec,
@@ -487,14 +486,18 @@ def check_saved(
     saved = load_predictor(folder)
     try:
         rows = _sampled(rng, trained, SCORED)
-        expected, scores = (_score(p, store, inputs, rows).scores for p in (predictor, saved))
-        _compare(folder, inputs.pairs, rows, expected, scores)
+        scores = []
+        for scoring in (predictor, saved):
+            scorer, index, features = _scorer(scoring, store, inputs, rows)
+            scores.append(scorer.score(*index, features=features).scores)
+        _compare(folder, inputs.pairs, rows, *scores)
         for regime in regimes:
             exact = regime.tested.rows[regime.tested.is_exact]
             learned = distinct(exact[np.isin(exact, trained)])
             rows = _sampled(rng, learned, COMPARED)
             if len(rows) >= LEAST_ROWS:  # else chance is not known
-                vectors = _score(saved, store, inputs, rows).vectors
+                scorer, index, features = _scorer(saved, store, inputs, rows)
+                vectors, _ = scorer.read(*index, features=features)
                 parts = saved.parts.predict(vectors, regime.mixture.weights)
                 _compare_errors(folder, inputs.pairs, rows, regime, parts)
     except PredictorDiffers:
@@ -506,8 +509,10 @@ def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
     return np.sort(rng.permutation(rows)[:most])
 
 
-def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) -> ScoredPairs:
-    """Score some pairs of a table, (R,), as `predict` does."""
+def _scorer(
+    predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints
+) -> tuple[Scorer, list[Ints], ReadFeatures | None]:
+    """Return what scores some pairs of a table, (R,), as `predict` does, and these for it."""
     pairs = inputs.pairs
     sides = []
     for kind in KINDS:
@@ -517,8 +522,7 @@ def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) ->
     features = None
     if pairs.features is not None and pairs.cells is not None:
         features = ReadFeatures(pairs.features, pairs.cells.take(rows))
-    scorer = Scorer(predictor, store, *sides)
-    return scorer.score(*(side.of_row for side in sides), features=features)
+    return Scorer(predictor, store, *sides), [side.of_row for side in sides], features
 
 
 def _compare(

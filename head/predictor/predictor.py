@@ -694,12 +694,8 @@ class Scorer:
 
         `features` are those of the P pairs, if the run reads any.
         """
-        features = self._completed(features, *index)
         antibody, antigen = index
-        vectors = {}
-        for side, of_pair in zip(self._sides, index, strict=True):
-            vectors[side.kind] = self._read(side, of_pair)
-        pairs = PairVectors(vectors, None if features is None else features.values)
+        pairs, features = self.read(*index, features=features)
         factor = self._factors[0][antibody] * self._factors[1][antigen]
         why_far = self._why_far_N[antibody]
         if features is not None:
@@ -714,6 +710,16 @@ class Scorer:
             why_far=why_far,
         )
         return ScoredPairs(scores, regimes, pairs)
+
+    def read(
+        self, *index: NDArray[np.integer], features: ReadFeatures | None = None
+    ) -> tuple[PairVectors, ReadFeatures | None]:
+        """Read what P pairs, (P,) each, are predicted from; features with those of the store."""
+        features = self._completed(features, *index)
+        vectors = {}
+        for side, of_pair in zip(self._sides, index, strict=True):
+            vectors[side.kind] = self._read(side, of_pair)
+        return PairVectors(vectors, None if features is None else features.values), features
 
     def _completed(
         self, features: ReadFeatures | None, *index: NDArray[np.integer]

@@ -605,9 +605,6 @@ class HeadTraining(ResumableTraining):
         training = self._training_folds()
         if not training:  # the stack ended with the folds that ended last, as its checkpoint has it
             training = [fold for fold in folds if steps[fold] == max(steps)]
-        if len(training) == 1:  # a head alone would have other random numbers
-            finished = [fold for fold in folds if fold not in training]
-            training = sorted([*training, max(finished, key=lambda fold: (steps[fold], fold))])
         if len(training) < len(self.stack.folds):
             self.stack.keep_folds(training, with_state=with_state)
 
