@@ -53,7 +53,7 @@ from abag.embed.tables.chains import KINDS
 from abag.embed.tables.options import ReferenceOptions, TableOptions
 from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
-from abag.head.labels.options import LabelOptions
+from abag.head.labels.options import LabelOptions, PairColumnOptions, named_beside
 from abag.head.models.network import one_sided_errors
 from abag.head.models.probit import latent_labels
 from abag.head.regimes.splits import (
@@ -73,11 +73,14 @@ from abag.head.training.stack import cosine_rates
 from abag.head.training.tasks import Stage, Task, digest, run_tasks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
     from torch import Tensor
 
     from abag.embed.encoders.identity import Identity
     from abag.embed.tables.chains import Kind
+    from abag.embed.tables.table import TableLike
     from abag.head.labels.labelled_pairs import LabelledPairs
 
 
@@ -226,6 +229,16 @@ def _read_as_in(saved: SavedRun, config: AdaptConfig) -> AdaptConfig:
             was = "not given" if before is None else f"{before}"
             say(f"{saved.run}: {option.flag} was {was}; {given} is used")
     return replace(config, **of_run)
+
+
+def _read_pairs(table: TableLike, config: AdaptConfig, saved: SavedRun | None) -> LabelledPairs:
+    """Read pairs and labels, where a split is of a run with the columns that joined its labels."""
+    if saved is None:
+        return read_labelled_pairs(table, config, config)
+    # of a pair, categories keep measurements apart, errors and weights give the median
+    joined = {name: saved.config[name] for name in ("categories", "error", "weight")}
+    named = named_beside(PairColumnOptions(**joined))
+    return read_labelled_pairs(table, config, config, saved.layout, named)
 
 
 def _refuse_other_labels(saved: SavedRun, pairs: LabelledPairs) -> None:
@@ -526,7 +539,7 @@ class AdapterTraining(ResumableTraining):
 
 
 def adapt_encoders(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     out: Path | str,
     *,
     split_from: Path | str,
@@ -539,7 +552,7 @@ def adapt_encoders(
 
     Parameters
     ----------
-    table : path or DataFrame
+    table : path, DataFrame or list of these
         Pairs with a measured affinity.
     out : path
         Folder of the adapter; created if it does not exist.
@@ -574,33 +587,13 @@ def adapt_encoders(
     plan = plan_device(config.device, config.precision)
     if plan.precision == "fp16":  # whose gradients would need loss scaling
         plan = plan_device(config.device, "fp32")
-    pairs = read_labelled_pairs(table, config, config, None if saved is None else saved.layout)
+    pairs = _read_pairs(table, config, saved)
     say(pairs.reading.line)
     pairs.report_problems()
     assignment = assign_pairs(pairs, config, saved)
     identities = {kind: identify(config.encoder(kind), kind) for kind in KINDS}
-    for kind in config.adapted_kinds():
-        fit_lora(config, identities[kind].checkpoint)
-    choices = [lora_choices(identities[kind].checkpoint) for kind in config.adapted_kinds()]
-    for option, of_encoders in zip(("targets", "layers"), zip(*choices, strict=True), strict=True):
-        names = dict.fromkeys(chain(*of_encoders))
-        unused = set(getattr(config, option)).difference(names)
-        if unused:
-            msg = (
-                f"--{option}: no adapted encoder has {min(unused)}; expected some of "
-                f"{', '.join(map(str, names))}. Remove it."
-            )
-            raise OptionError(msg)
-    labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
-    text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
-    record = config.to_json() | {
-        "pairs": len(pairs),
-        "label_column": pairs.reading.column,
-        "label_unit": pairs.reading.unit,
-        "pairs_digest": digest({}, text),
-    }
-    for kind, identity in identities.items():
-        record[f"{kind}_fingerprint"] = identity.fingerprint
+    _refuse_unused_names(config, identities)
+    record = _describe_inputs(config, pairs, assignment, identities)
     summary = _finished_summary(out, record)
     if summary is not None:
         say(f"{out}: nothing to do, this adapter is finished")
@@ -615,6 +608,25 @@ def adapt_encoders(
         write_json(out / "config.json", record, sort_keys=True)
         run_tasks(Stage("adapt", [Task(training.run)], 1))
         return _write_adapter(out, record, training)
+
+
+def _describe_inputs(
+    config: AdaptConfig,
+    pairs: LabelledPairs,
+    assignment: PairAssignment,
+    identities: Mapping[Kind, Identity],
+) -> dict[str, Any]:
+    labels = {"pkd": pairs.pkd.tolist(), "censored": pairs.censored.tolist()}
+    text = assignment.to_frame(pairs).to_csv(index=False) + json.dumps(labels)
+    record = config.to_json() | {
+        "pairs": len(pairs),
+        "label_column": pairs.reading.column,
+        "label_unit": pairs.reading.unit,
+        "pairs_digest": digest({}, text),
+    }
+    for kind, identity in identities.items():
+        record[f"{kind}_fingerprint"] = identity.fingerprint
+    return record
 
 
 def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
@@ -635,28 +647,28 @@ def _finished_summary(out: Path, record: dict[str, Any]) -> AdaptSummary | None:
     return cast("AdaptSummary", written["summary"])
 
 
+def _refuse_unused_names(config: AdaptConfig, identities: Mapping[Kind, Identity]) -> None:
+    """Refuse a target or layer that neither encoder has; both share one list."""
+    for kind in config.adapted_kinds():
+        fit_lora(config, identities[kind].checkpoint)
+    choices = [lora_choices(identities[kind].checkpoint) for kind in config.adapted_kinds()]
+    for option, of_encoders in zip(("targets", "layers"), zip(*choices, strict=True), strict=True):
+        names = dict.fromkeys(chain(*of_encoders))
+        unused = set(getattr(config, option)).difference(names)
+        if unused:
+            msg = (
+                f"--{option}: no adapted encoder has {min(unused)}; expected some of "
+                f"{', '.join(map(str, names))}. Remove it."
+            )
+            raise OptionError(msg)
+
+
 def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining) -> AdaptSummary:
     with replacing(out / ROWS_FILE) as partial:
         training.assignment.to_frame(training.pairs).to_parquet(partial, index=False)
     encoders: dict[str, dict[str, Any]] = {}
     for kind in training.config.adapted_kinds():
-        make_folder(out / kind)
-        encoder = training.model.adapted()[kind]
-        best = {}
-        for name in encoder.factors():
-            best[name] = training.best[f"{kind}.encoder._model.{name}"]
-        weights, config = encoder.saved(best)
-        write_bytes(out / kind / WEIGHTS_FILE, weights)
-        write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
-        identity = training.identities[kind]
-        base = str(identity.meaning["weights"])
-        encoders[kind] = {
-            "encoder": identity.checkpoint.origin,
-            "fingerprint": identity.fingerprint,
-            "weights": base,
-            "digest": adapter_digest(base, read_adapter_files(out, kind)),
-            "trainable_parameters": training.parameter_counts()[kind],
-        }
+        encoders[kind] = _write_encoder(out, kind, training)
     assignment = training.assignment
     progress = training.progress
     summary = AdaptSummary(
@@ -686,6 +698,26 @@ def _write_adapter(out: Path, record: dict[str, Any], training: AdapterTraining)
     }
     write_json(out / ADAPTER_FILE, content)  # last: a folder with this file is a whole adapter
     return summary
+
+
+def _write_encoder(out: Path, kind: Kind, training: AdapterTraining) -> dict[str, Any]:
+    make_folder(out / kind)
+    encoder = training.model.adapted()[kind]
+    best = {}
+    for name in encoder.factors():
+        best[name] = training.best[f"{kind}.encoder._model.{name}"]
+    weights, config = encoder.saved(best)
+    write_bytes(out / kind / WEIGHTS_FILE, weights)
+    write_json(out / kind / CONFIG_FILE, config, sort_keys=True)
+    identity = training.identities[kind]
+    base = str(identity.meaning["weights"])
+    return {
+        "encoder": identity.checkpoint.origin,
+        "fingerprint": identity.fingerprint,
+        "weights": base,
+        "digest": adapter_digest(base, read_adapter_files(out, kind)),
+        "trainable_parameters": training.parameter_counts()[kind],
+    }
 
 
 def describe_adapter(summary: AdaptSummary) -> str:

@@ -67,14 +67,9 @@ class CommandGroup(click.Group):
         """Run a command; its errors and signals end the process here."""
         if os.environ.get("NO_COLOR"):
             ctx.color = False
-        # closed streams are replaced: the next file opened would get their number, and their output
-        for name in ("stdin", "stdout", "stderr"):
-            if getattr(sys, name) is None:
-                setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))
+        _open_standard_streams()
         make_lock()
-        # Python looks for cycles less often than every 700 objects, and not as it ends
-        gc.set_threshold(10_000)
-        atexit.register(gc.freeze)
+        _collect_less_garbage()
         with _raising_on_signals(), _errors_in_one_line():
             return super().invoke(ctx)
 
@@ -98,13 +93,17 @@ def _errors_in_one_line() -> Iterator[None]:
         if line is None:
             raise
         click.echo(wrap(printable(f"Error: {line}"), sys.stderr), err=True)
-        # what a full disk did not take is dropped: Python 3.14 would try it again, and say so
-        try:
-            sys.stdout.flush()
-        except OSError:
-            with Path(os.devnull).open("wb") as nowhere:
-                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        _give_up_output()
         sys.exit(1)
+
+
+def _give_up_output() -> None:
+    """Drop what a full disk did not take: Python 3.14 would try it again at its end, and say so."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _in_one_line(error: Exception) -> str | None:
@@ -141,6 +140,23 @@ def _in_one_line(error: Exception) -> str | None:
                 "installation. Install abag in a new environment."
             )
     return None
+
+
+def _collect_less_garbage() -> None:
+    """Let Python look for cycles less often than every 700 objects, and not as it ends.
+
+    A table is hundreds of thousands of tuples, of which none is in a cycle: to look for some took
+    a twelfth of the time of reading it. At the end, to visit all objects of torch takes a second.
+    """
+    gc.set_threshold(10_000)
+    atexit.register(gc.freeze)
+
+
+def _open_standard_streams() -> None:
+    """Replace closed streams: the next file opened would get their number, and their output."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w"))
 
 
 @contextmanager
@@ -313,13 +329,8 @@ def _commands_with(option: str, ctx: click.Context) -> list[str]:
 
 
 def _click_option(option: OptionSchema) -> click.Option:
-    help_text = option.declaration["help"]
-    if not _fits(option):
-        help_text += f" One of {', '.join(option.choices)}."
-    notes = [f"default: {option.default_text}"] if option.default_text else []
-    notes += [option.bounds] if option.bounds else []
     settings: dict[str, Any] = {
-        "help": f"{help_text}  [{'; '.join(notes)}]" if notes else help_text,
+        "help": _help_text(option),
         "group": option.group,
         "rare": option.declaration.get("rare", False),
         "schema": option,
@@ -329,6 +340,15 @@ def _click_option(option: OptionSchema) -> click.Option:
     settings |= {"is_flag": True} if option.type is bool else _reading(option)
     settings |= option.declaration.get("click", {})
     return GroupedOption([option.flag, option.name], **settings)
+
+
+def _help_text(option: OptionSchema) -> str:
+    text = option.declaration["help"]
+    if not _fits(option):
+        text += f" One of {', '.join(option.choices)}."
+    notes = [f"default: {option.default_text}"] if option.default_text else []
+    notes += [option.bounds] if option.bounds else []
+    return f"{text}  [{'; '.join(notes)}]" if notes else text
 
 
 def _fits(option: OptionSchema) -> bool:

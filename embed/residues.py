@@ -85,7 +85,7 @@ def residues(
 
     Parameters
     ----------
-    table : path or DataFrame
+    table : path, DataFrame or list of these
         As for `embed_table`; it has to fit into memory.
     **options
         Fields of `EncoderOptions` and `ResidueOptions`.
@@ -259,7 +259,7 @@ def export_residues(
 
     Parameters
     ----------
-    table : path or DataFrame
+    table : path, DataFrame or list of these
         As for `embed_table`; it has to fit into memory.
     out : path
         A new folder, or one that an earlier call began with the same table and options: files

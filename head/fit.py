@@ -144,12 +144,7 @@ def _fit(
         inputs = read_inputs(table, store, config, run)
     else:
         inputs = read_round(table, store, config)
-    config = inputs.options
-    if config.split_name == "file" and (run / "config.json").is_file():
-        # the run, or the file, may have moved; what is in the file has to be the same
-        before = str(read_config(run)["split"])
-        if before.startswith("file="):
-            config = replace(config, split=before)
+    config = renamed_split(run, inputs.options)
     record = describe_inputs(config, inputs)
     if (finished := finished_summary(run, record)) is not None:
         if config.split_name in OF_TABLE:  # which config.json only names
@@ -199,6 +194,17 @@ def _fit(
         return summary
 
 
+def renamed_split(run: Path, config: FitConfig) -> FitConfig:
+    """Return the options, with a split file named as when the run was started.
+
+    The run, or the file, may have moved; what is in the file has to be the same.
+    """
+    if config.split_name != "file" or not (run / "config.json").is_file():
+        return config
+    before = str(read_config(run)["split"])
+    return replace(config, split=before) if before.startswith("file=") else config
+
+
 def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | str:
     """Return the store that was given, or that of the run of ``--add``."""
     earlier = None if config.add is None else user_path(config.add, "--add")
@@ -241,6 +247,26 @@ def save_checked(folder: Path, inputs: SplitInputs, weighed: WeighedRun, parts: 
     return digest
 
 
+def choose_device(config: FitConfig) -> torch.device:
+    """Return the device to train on.
+
+    Raises
+    ------
+    OptionError
+        If networks are to be compiled with CUDA graphs, and the device is a CPU.
+    """
+    from abag.core.device import resolve_device
+
+    device = resolve_device(config.device)
+    if config.compile in ("graph", "full") and device.type == "cpu":
+        msg = (
+            f"--compile {config.compile}: CUDA graphs need a CUDA device, but this run uses the "
+            "CPU. Use --compile auto."
+        )
+        raise OptionError(msg)
+    return device
+
+
 class Trainings(NamedTuple):
     """What the parts of all folds are fitted to, and where their checkpoints are."""
 
@@ -254,8 +280,6 @@ class Trainings(NamedTuple):
     @classmethod
     def of(cls, run: Path, inputs: SplitInputs, config: FitConfig) -> Self:
         """Decide the parts and the device of a run, and gather what all its fits share."""
-        from abag.core.device import resolve_device
-
         pairs = inputs.pairs
         sides = {}
         for kind, stored in inputs.vectors.items():
@@ -265,13 +289,7 @@ class Trainings(NamedTuple):
         parts = decide_parts(vectors, config, [inputs.last, *inputs.splits])
         if config.network is not None:  # folds have the batch that suits the pairs of the last fit
             config = replace(config, batch_size=config.fitting_batch(parts.pairs)[0])
-        device = resolve_device(config.device)
-        if config.compile in ("graph", "full") and device.type == "cpu":
-            msg = (
-                f"--compile {config.compile}: CUDA graphs need a CUDA device, but this run uses "
-                "the CPU. Use --compile auto."
-            )
-            raise OptionError(msg)
+        device = choose_device(config)
         return cls(run / "checkpoints", inputs, vectors, config, device, parts)
 
     @property
@@ -347,11 +365,7 @@ def fit_all_pairs(
     for stage in _stages(trainings, [split], [rows], names, fit_parts, trained, ALL_PAIRS):
         run_tasks(stage, work)
     (parts,) = fitted
-    for networks in trained.values():  # of the one split, if there are any
-        models = {**parts.models, NETWORK: networks.models}
-        seconds = parts.seconds + networks.seconds
-        parts = replace(parts, models=models, trained=networks, seconds=seconds)
-    return parts
+    return parts.with_networks(trained[0]) if trained else parts
 
 
 def _stages(

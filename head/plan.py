@@ -148,22 +148,7 @@ def plan(
     if pairs is not None:
         rows_text = pairs.rows_text
     rows = len(read.frame) if labels is None else labels["pairs"]  # replicates are one pair
-    encoders = []
-    tokens = []
-    for kind in read.kinds:
-        usual = chosen.antibody_encoder if kind == "antibody" else chosen.antigen_encoder
-        views = chosen.named_views(kind)
-        names = [usual] if views is None else [view["encoder"] or usual for view in views]
-        for encoder in dict.fromkeys(names):  # each runs once, for all its poolings
-            encoders.append(encoder)
-            tokens.append(_plan_sequences(read.sequences[kind], encoder)["tokens"])
-    work = Workload(
-        encoders=encoders,
-        tokens=tokens,
-        pairs=rows,
-        has_features=chosen.has_features,
-        price_per_hour=chosen.price_per_hour,
-    )
+    work = _work(read, rows, chosen)
     machines = {}
     for name in GPUS if chosen.all_gpus else SHOWN_GPUS:
         machines[name] = _on_gpu(GPUS[name], work, measured=name in MEASURED_ON)
@@ -239,6 +224,26 @@ def _read_columns(
             "embed --loglik; not looked for here"
         )
     return pairs, "", beside
+
+
+def _work(table: SequenceTable, pairs: int, options: PlanOptions) -> Workload:
+    """Return what encoding a table, with each encoder of its views, and fitting it takes."""
+    encoders = []
+    tokens = []
+    for kind in table.kinds:
+        usual = options.antibody_encoder if kind == "antibody" else options.antigen_encoder
+        views = options.named_views(kind)
+        names = [usual] if views is None else [view["encoder"] or usual for view in views]
+        for encoder in dict.fromkeys(names):  # each runs once, for all its poolings
+            encoders.append(encoder)
+            tokens.append(_plan_sequences(table.sequences[kind], encoder)["tokens"])
+    return Workload(
+        encoders=encoders,
+        tokens=tokens,
+        pairs=pairs,
+        has_features=options.has_features,
+        price_per_hour=options.price_per_hour,
+    )
 
 
 def describe_plan(found: Plan, *, verbose: bool = False) -> list[str]:

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
     from abag.embed.store.store import Store
+    from abag.embed.tables.table import TableLike
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs
 
@@ -506,7 +507,7 @@ class SweepSummary(TypedDict):
 
 
 def sweep(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     folder: Path | str,
     *,
@@ -554,7 +555,7 @@ def sweep(
 
 
 def _sweep(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     folder: Path,
     search_options: SweepOptions,
@@ -566,8 +567,8 @@ def _sweep(
         why = "is chosen by sweep itself, among networks, ridge, kernel and gp"
         advice = "or use abag fit, which trains the head that you choose"
         if name == "add":
-            why = "is of abag fit, which starts the next round; sweep reads one table"
-            advice = "or use abag fit"
+            why = "is of abag fit, which starts the next round"
+            advice = "and give the tables of all rounds"
         msg = f"{name}: {why}. Leave it out, {advice}."
         raise OptionError(msg)
     config = FitConfig.from_keywords(options, "sweep")

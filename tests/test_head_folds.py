@@ -76,6 +76,7 @@ def test_stacked_folds_equal_folds_trained_one_by_one(tmp_path, options):
     for fold, together in zip(FOLDS, stacked, strict=True):
         [alone] = train_folds(tmp_path / str(fold.fold), [fold], **options)
         np.testing.assert_allclose(together.predicted_MP, alone.predicted_MP, atol=2e-5)
+        assert np.isnan(together.predicted_MP[0]).tolist() == (fold.part != TEST).tolist()
         assert together.best_step == alone.best_step
         expected = losses(tmp_path / str(fold.fold), fold.fold)
         assert losses(tmp_path / "stack", fold.fold) == pytest.approx(expected, rel=1e-4)

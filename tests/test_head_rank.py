@@ -204,6 +204,7 @@ def test_a_table_without_antigens_is_ranked_by_antibody(scored, tmp_path, said):
     measured = antibodies[["heavy", "light", "antigen"]].head(4)
     batch = ranked(antibodies.drop(columns="antigen"), tmp_path, batch=9, measured=measured)
     assert any("no antigen column" in line for line in said)
+    assert not any("peptide" in line for line in said)  # of what stands for the antigen
     (of_regimes,) = (line for line in said if line.startswith("candidates: "))
     assert "antigens" not in of_regimes
     assert batch["id"].tolist() == ranked(antibodies.iloc[4:], tmp_path, batch=9)["id"].tolist()

@@ -11,6 +11,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 import re
@@ -322,7 +323,7 @@ def read_separated(
 ) -> Iterator[Chunk]:
     """Read text with this separator, after lines `above`; AIRR files become a row per cell."""
     header, *below = _first_lines(file, separator, above)
-    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
+    names = [name or _unnamed(number, header) for number, name in enumerate(header)]
     first_row += above
     units = _units_below(below)
     if units:
@@ -336,7 +337,7 @@ def read_separated(
     # rows, so that the others have the numbers that spreadsheets and editors show
     read: dict[str, Any] = {"sep": separator, "low_memory": False, "skip_blank_lines": False}
     read["skiprows"] = above
-    if units or names[:1] == ["Unnamed: 0"]:  # which may have no place in the header
+    if units or not header[0]:  # which may have no place in the header
         read |= {"names": names, "header": 0}
     if options.as_written:
         read["keep_default_na"] = False
@@ -367,6 +368,16 @@ def read_separated(
         for frame in frames:
             yield Chunk(_with_missing(frame.iloc[left_out:], options), first_row, notes)
             left_out = 0
+
+
+def _unnamed(number: int, header: Sequence[str]) -> str:
+    """Name a column without a name as pandas does, which may have written the others."""
+    name = f"Unnamed: {number}"
+    for copy in itertools.count(1):
+        if name not in header:
+            break
+        name = f"Unnamed: {number}.{copy}"
+    return name
 
 
 def _units_below(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -575,9 +575,10 @@ def _is_called(name: str, kind: Kind | None) -> bool:
 
 
 def _holds_numbers(table: Table, name: str) -> bool:
-    """Tell whether all cells of a column are numbers."""
+    """Tell whether all cells of a column are numbers, none of which is a code such as 0101."""
     cells = pd.Series(table.distinct_cells(name), dtype=object)
-    return bool(np.isfinite(read_numbers(cells)).all())
+    are_codes = any(isinstance(cell, str) and re.match(r"\s*0[0-9]", cell) for cell in cells)
+    return not are_codes and bool(np.isfinite(read_numbers(cells)).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,8 +76,8 @@ PREDICTION_ROLES = frozenset({"prediction", "sigma"})
 """Roles of columns that only the table of predictions has."""
 SITE_COLUMNS = ("chain", "position")
 """Columns of a scan that tell where a mutant differs from its parent."""
-UNNAMED_ANTIGEN = "XXXX"
-"""Stands for the antigen of a table that names none; fewer of X are read as a word."""
+UNNAMED_ANTIGEN = 20 * "X"
+"""Stands for the antigen of a table that names none; fewer of X are told to be a peptide."""
 _BOOLEANS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 

@@ -81,6 +81,20 @@ MOST_DRAWN = 0.5
 says that the ranking of such pairs is not shown to be better than random."""
 
 
+def number_equal(candidates: Candidates, eligible: Ints) -> Ints:
+    """Number the groups of eligible candidates with the same prediction, (R,); -1: in none."""
+    mean = candidates.mean[eligible]
+    sigma = np.zeros(len(mean)) if candidates.sigma is None else candidates.sigma[eligible]
+    groupings = list[Ints]()
+    if "regime" in candidates.frame:
+        regime = pd.factorize(candidates.frame["regime"].iloc[eligible])[0]
+        antigen = candidates.antigens.of_row[eligible]
+        groupings = [regime, regime * (antigen.max(initial=0) + 1) + antigen]
+    group = np.full(len(candidates.mean), -1)
+    group[eligible] = equal_groups(mean, sigma, groupings)
+    return group
+
+
 def levelled(candidates: Candidates, equal: Ints) -> Candidates:
     """Return candidates of which a group has one prediction and one sigma, its medians."""
     frame = candidates.frame
@@ -90,6 +104,15 @@ def levelled(candidates: Candidates, equal: Ints) -> Candidates:
         # those in no group have the number -1, and keep their values
         levels[name] = frame[name].mask(equal >= 0, medians)
     return replace(candidates, frame=frame.assign(**levels))
+
+
+def number_ties(values_E2: Floats) -> Ints:
+    """Number the groups of E candidates of which both values are the same, (E,); -1: in none."""
+    values = pd.DataFrame(values_E2)
+    number = np.full(len(values), -1)
+    tied = np.flatnonzero(values.duplicated(keep=False))
+    number[tied] = values.iloc[tied].groupby([0, 1], sort=False).ngroup()
+    return number
 
 
 def draw_places(tie: Ints, candidates: Candidates, eligible: Ints) -> Ints:
@@ -258,18 +281,19 @@ def describe_rank(summary: RankSummary) -> str:
             f"({few:.0f} to {many:.0f})"
         )
     if "second" in summary:
-        second = summary["second"]
-        of_second = Quantity.of_json(second["quantity"])
-        least, most = (of_second.show(value) for value in second["predicted"])
-        how = ""
-        if second["fronts"] is not None:
-            how = f", {counted(second['fronts'], 'Pareto front')} of both"
-        lines.append(
-            f"second     predicted {of_second}: {least} to {most} ({second['source']}){how}"
-        )
+        lines.append(_describe_second(summary["second"]))
     if summary["out"]:
         lines.append(f"order      {summary['out']}")
     return "\n".join(lines)
+
+
+def _describe_second(second: SecondSummary) -> str:
+    quantity = Quantity.of_json(second["quantity"])
+    low, high = (quantity.show(value) for value in second["predicted"])
+    how = ""
+    if second["fronts"] is not None:
+        how = f", {counted(second['fronts'], 'Pareto front')} of both"
+    return f"second     predicted {quantity}: {low} to {high} ({second['source']}){how}"
 
 
 def rank(
@@ -368,10 +392,7 @@ def rank(
         batch = _choose_batch(candidates, eligible, best, second, chosen, predictor)
         _say_kept(candidates, batch.index, chosen)
         if chosen.run is not None:
-            run = Path(chosen.run)
-            if (run / "summary.json").exists():  # else it is a predictor without its run
-                for line in describe_batches(read_summary(run).get("rounds", ()), quantity):
-                    say(f"{run}: {line}")
+            _say_earlier_batches(Path(chosen.run), quantity)
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_chosen_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
@@ -380,14 +401,7 @@ def rank(
             frame = frame.assign(**second.columns(batch.index, batch.front))
         summary = _summarize(candidates, batch, counts, chosen, out)
         if second is not None:
-            of_chosen = second.mean[batch.index]
-            summary["second"] = {
-                "source": second.source,
-                "quantity": second.quantity.to_json(),
-                "above": second.above,
-                "predicted": (float(of_chosen.min()), float(of_chosen.max())),
-                "fronts": None if batch.front is None else int(batch.front[batch.index].max()),
-            }
+            summary["second"] = _summarize_second(second, batch)
         score_columns = [*map(str, frame.columns)]
         if quantity.affinity:  # a column called "predicted" is then the user's own
             score_columns = [name for name in score_columns if name not in OUTSIDE]
@@ -466,6 +480,17 @@ def _summarize(
     return summary
 
 
+def _summarize_second(second: SecondProperty, batch: _Batch) -> SecondSummary:
+    chosen = second.mean[batch.index]
+    return {
+        "source": second.source,
+        "quantity": second.quantity.to_json(),
+        "above": second.above,
+        "predicted": (float(chosen.min()), float(chosen.max())),
+        "fronts": None if batch.front is None else int(batch.front[batch.index].max()),
+    }
+
+
 def _in_words(options: RankOptions, drawn: int, batch: int, candidates: Candidates) -> str:
     at_random = f"at random, seed {SEED}"
     if drawn == batch:
@@ -515,6 +540,13 @@ def _say_regimes(
             f"candidates: {'; '.join(words)}. With --run, rank says how well it predicts these, "
             "and expects more exactly what a batch holds."
         )
+
+
+def _say_earlier_batches(run: Path, quantity: Quantity) -> None:
+    """Say what errors the predictions of earlier batches of a campaign had, if it has any."""
+    if (run / "summary.json").exists():  # else it is a predictor without its run
+        for line in describe_batches(read_summary(run).get("rounds", ()), quantity):
+            say(f"{run}: {line}")
 
 
 def _refuse_missing_columns(candidates: Candidates, options: RankOptions) -> None:
@@ -647,25 +679,11 @@ def _choose_batch(
     With a second property that need not reach a value, they are ordered by Pareto fronts of both.
     """
     quantity = candidates.quantity
-    # candidates with one prediction are ranked by the medians of their group
-    mean = candidates.mean[eligible]
-    sigma = np.zeros(len(mean)) if candidates.sigma is None else candidates.sigma[eligible]
-    groupings = list[Ints]()
-    if "regime" in candidates.frame:
-        regime = pd.factorize(candidates.frame["regime"].iloc[eligible])[0]
-        antigen = candidates.antigens.of_row[eligible]
-        groupings = [regime, regime * (antigen.max(initial=0) + 1) + antigen]
-    group = np.full(len(candidates.mean), -1)
-    group[eligible] = equal_groups(mean, sigma, groupings)
-    level = levelled(candidates, group)
+    level = levelled(candidates, number_equal(candidates, eligible))
     score = _score(level, best, options)
     by_fronts = second is not None and second.above is None
     value = second.value if second is not None and by_fronts else level.mean
-    # groups of candidates of which both values are the same; -1: in none
-    both = pd.DataFrame(np.stack([score, value], axis=1)[eligible])
-    tie = np.full(len(both), -1)
-    tied = np.flatnonzero(both.duplicated(keep=False))
-    tie[tied] = both.iloc[tied].groupby([0, 1], sort=False).ngroup()
+    tie = number_ties(np.stack([score, value], axis=1)[eligible])
     places = draw_places(tie, candidates, eligible)
     front = None
     if by_fronts:

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Floats, Ints, Matrix
+from abag.core.arrays import Bools, Floats, Ints, Matrix
 from abag.core.errors import ColumnError, StoreError
 from abag.core.messages import counted, printable, quoted, say
 from abag.embed.store.store import LOGLIK, EncoderFolder
@@ -400,13 +400,14 @@ def cells_of_run(
         problem = f"{source}: no column {name!r}, which the run was trained with"
         refuse_absent(name, frame.columns, problem)
     cells = read_cells(frame, numbers, words, source, row_name)
-    # whole numbers that training lacks as they are written, such as 2 where it has 2.0
-    for column, words_R in zip(columns.categories, cells.words_RG.T, strict=True):
-        for word in set(words_R.tolist()) - set(column.values):
-            other = word.removesuffix(".0") if word.endswith(".0") else f"{word}.0"
-            if other in column.values and other.removesuffix(".0").lstrip("-").isdigit():
-                words_R[words_R == word] = other
+    _as_trained(cells.words_RG, columns.categories)
     return columns.with_stored(cells, len(frame))
+
+
+def joined_cells(chunks: Sequence[FeatureCells]) -> FeatureCells:
+    """Return the cells of all chunks of a table."""
+    numbers_RF = np.concatenate([chunk.numbers_RF for chunk in chunks])
+    return FeatureCells(numbers_RF, np.concatenate([chunk.words_RG for chunk in chunks]))
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -460,11 +461,7 @@ def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[in
     values = read_numbers(cells)
     bad = ~(np.abs(values) <= MOST_FEATURE)
     if bad.any():  # else columns of numbers are spared a loop over all cells
-        missing = cells.isna().to_numpy(np.bool_, copy=True)  # pandas' is read-only
-        for at, cell in enumerate(cells.tolist()):
-            if isinstance(cell, str) and cell.strip().lower() in _EMPTY:
-                missing[at] = True
-        bad &= ~missing
+        bad &= ~_are_missing(cells)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         advice = "Fix or empty it."
@@ -482,6 +479,14 @@ def _numbers_of(cells: pd.Series, name: str, source: str, row_name: Callable[[in
     return values
 
 
+def _are_missing(cells: pd.Series) -> Bools:
+    missing = cells.isna().to_numpy(np.bool_, copy=True)  # pandas' is read-only
+    for at, cell in enumerate(cells.tolist()):
+        if isinstance(cell, str) and cell.strip().lower() in _EMPTY:
+            missing[at] = True
+    return missing
+
+
 def _word(cell: object) -> str:
     """Return the value of a category, which is text: 1.1 and 1.10 are two."""
     if pd.isna(cell):  # type: ignore[call-overload]
@@ -492,6 +497,23 @@ def _word(cell: object) -> str:
     if text.lower() in ("true", "false"):  # spreadsheets write capitals
         return text.title()
     return text
+
+
+def _as_trained(words_RG: NDArray[np.object_], columns: Sequence[CategoryColumn]) -> None:
+    """Replace whole numbers that training lacks as they are written, such as 2.0, by its 2."""
+    for column, words_R in zip(columns, words_RG.T, strict=True):
+        for word in set(words_R.tolist()) - set(column.values):
+            other = word.removesuffix(".0") if word.endswith(".0") else f"{word}.0"
+            if other in column.values and other.removesuffix(".0").lstrip("-").isdigit():
+                words_R[words_R == word] = other
+
+
+def words_as_codes(cells: FeatureCells) -> dict[str, Ints]:
+    """Number the values of each category, (R,), by a name that no column of labels has."""
+    codes = {}
+    for at, words_R in enumerate(cells.words_RG.T):
+        codes[f"category {at}"] = pd.factorize(words_R, sort=True)[0].astype(np.int64)
+    return codes
 
 
 def mean_cells(cells: FeatureCells, pair_of_row: Ints, first_row: Ints) -> FeatureCells:
@@ -516,6 +538,13 @@ def mean_cells(cells: FeatureCells, pair_of_row: Ints, first_row: Ints) -> Featu
         total = np.bincount(pair_of_row[finite], values_R[finite], minlength=pairs)
         numbers_PF[:, at] = np.where(count > 0, total / np.maximum(1, count), np.nan)
     return FeatureCells(numbers_PF, cells.words_RG[first_row])
+
+
+def refuse_features(names: Iterable[str], where: str, advice: str) -> None:
+    """Refuse to score pairs whose features nobody gives."""
+    listed = quote_some([*names])
+    msg = f"{where}: the run reads the columns {listed}; expected these of each pair. {advice}"
+    raise ColumnError(msg)
 
 
 def read_logliks(folder: EncoderFolder, keys: NDArray[np.uint8], head: str = "") -> Floats:

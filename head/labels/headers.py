@@ -24,7 +24,13 @@ from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
 from abag.core.messages import printable, quoted
 from abag.core.options import parse
-from abag.embed.tables.table import CellNumbers, listed_cells, plain_number, read_bounds
+from abag.embed.tables.table import (
+    CellNumbers,
+    listed_cells,
+    plain_number,
+    read_bounds,
+    without_error,
+)
 from abag.head.labels.options import ANTIBODY_KDA, UNITS, Better, Label, Scale
 
 USUAL_PKD = (2.0, 14.0)
@@ -179,6 +185,11 @@ class Header:
     def states_affinity(self) -> bool:
         """Whether it states a unit of an affinity, and more than the unit."""
         return bool(self.units) and self.names_affinity
+
+    @property
+    def implies_unit(self) -> bool:
+        """Whether it names an energy without a unit, which may be computed, and in any unit."""
+        return self.units[:2] == ("dg_kcal", "dg_kj")
 
     @property
     def unit(self) -> Label | None:
@@ -630,7 +641,7 @@ def unit_of_cell(cell: object) -> Label | None:
 def _number_and_unit(text: str, quantity: str = "KD") -> tuple[str, Label | None]:
     """Divide a cell such as ``>10 µM`` into its number and its unit; None if it states none."""
     cell = _WITH_UNIT.fullmatch(text)
-    number = plain_number(cell["number"]) if cell else ""
+    number = without_error(plain_number(cell["number"])) if cell else ""
     if cell is None or not _NUMBER.fullmatch(number):
         return "", None
     return number, read_header(f"{quantity} ({cell['unit']})").unit

@@ -57,6 +57,7 @@ from abag.head.labels.features import (
     read_cells,
     read_logliks,
     units_in_cell,
+    words_as_codes,
 )
 from abag.head.labels.headers import Quantity, outside, to_pkd
 from abag.head.labels.options import (
@@ -518,14 +519,16 @@ def read_labelled_pairs(
     reading: TableOptions,
     labels: LabelOptions,
     layout: RunLayout | None = None,
+    named: Sequence[tuple[str, BesideRole]] | None = None,
 ) -> LabelledPairs:
     """Read the pairs of a table and their labels; an error lists bad sequences and bad labels.
 
-    With the `layout` of a run, they are read as the run read its own.
+    With the `layout` of a run, they are read as the run read its own; `named` has the columns
+    beside the label, by default those of the options.
     """
     remembered = NOTHING if layout is None else layout
     of_run = None if layout is None else layout.label
-    decide = partial(decide_label, options=labels, remembered=of_run)
+    decide = partial(decide_label, options=labels, remembered=of_run, named=named)
     read = read_pairs(table, reading, remembered=remembered, label=decide, refuse=False)
     return label_pairs(read)
 
@@ -571,9 +574,7 @@ def label_pairs(
         "censored": censored,
     }
     if cells is not None:
-        for at, words_R in enumerate(cells.words_RG.T):
-            codes = pd.factorize(words_R, sort=True)[0].astype(np.int64)
-            columns_R[f"category {at}"] = codes  # a name that no column of labels has
+        columns_R |= words_as_codes(cells)
     if trust is not None:
         columns_R["share"] = trust.share_R
     if quantity.classes:  # no class is the mean of others: replicates that differ stay apart
@@ -586,16 +587,8 @@ def label_pairs(
         reading = replace(reading, conflict=spread_of(rows.loc[rows["censored"] == 0, "pkd"]))
     noise = None if quantity.classes else _replicate_noise(rows)
     conflicts = int((disagreement(rows) > reading.conflict).sum())
-    pairs = _merge_replicates(table, rows, options.replicates, quantity)
-    # in an order that does not depend on that of the rows
-    names = ["antibody", "antigen", "censored", "pkd"]
-    names += [name for name in map(str, pairs) if name == "share" or name.startswith("category ")]
-    pairs = pairs.sort_values(names, kind="stable")
-    types = {"pkd": np.float64, "censored": np.int8}
-    columns = {}
-    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
-        # a copy: arrays that pandas shares are read-only
-        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+    pairs = _in_order(_merge_replicates(table, rows, options.replicates, quantity))
+    columns = _arrays_of(pairs)
     counts = {
         "rows": len(usable),
         "other_affinity_type_rows": int((~labels.of_type).sum()),
@@ -757,7 +750,17 @@ def _merge_replicates(
         return merged.assign(measurements=1)
     if "share" not in rows:
         return merged
-    group = groups.ngroup()
+    return _average_by_weight(rows, groups.ngroup(), merged, how)
+
+
+def _average_by_weight(
+    rows: pd.DataFrame, group: pd.Series[int], merged: pd.DataFrame, how: Replicates
+) -> pd.DataFrame:
+    """Return P merged pairs with labels and shares to which replicates count by their weights.
+
+    `group` is the pair of each row. A median is where half of the weight is below, between the
+    middles of two labels.
+    """
     order = np.lexsort((rows["share"], rows["pkd"], group))
     value = rows["pkd"].to_numpy(np.float64)[order]
     weight = 1 / rows["share"].to_numpy(np.float64)[order]
@@ -793,6 +796,23 @@ def _of_pair(rows: pd.DataFrame) -> list[str]:
 def number_replicates(rows: pd.DataFrame) -> pd.Series[int]:
     """Number the pairs of R rows, (R,): rows of one number are replicates, which may be merged."""
     return rows.groupby(_of_pair(rows), sort=False).ngroup()
+
+
+def _in_order(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Sort pairs, so that the order of the rows does not matter."""
+    names = ["antibody", "antigen", "censored", "pkd"]
+    names += [name for name in map(str, pairs) if name == "share" or name.startswith("category ")]
+    return pairs.sort_values(names, kind="stable")
+
+
+def _arrays_of(pairs: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Return the columns of `LabelledPairs` as arrays of their own, (P,) each."""
+    types = {"pkd": np.float64, "censored": np.int8}
+    columns = {}
+    for name in ("antibody", "antigen", "pkd", "censored", "row", "measurements"):
+        # a copy: arrays that pandas shares are read-only
+        columns[name] = pairs[name].to_numpy(types.get(name, np.int64), copy=True)
+    return columns
 
 
 def _pair_of_row(rows: pd.DataFrame, pairs: pd.DataFrame, total: int) -> Ints:

@@ -9,6 +9,7 @@ R rows of a table with a label.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -24,8 +25,10 @@ from abag.embed.tables.pairs import SequenceTable, SkippedRows
 from abag.embed.tables.sequences import BadCell
 from abag.embed.tables.table import (
     BOUND_WORDS,
+    ERROR_SIGN,
     SIDES,
     Table,
+    listed_cells,
     meaning_of_commas,
     read_bounds,
     read_numbers,
@@ -50,6 +53,7 @@ _COMMAS = {
     "decimals": "commas are read as decimal points",
     "thousands": "commas between thousands are left out",
 }
+_HAS_ERROR = re.compile(ERROR_SIGN).search
 LISTED_TYPES = 8
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
 """Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
@@ -81,6 +85,8 @@ class Affinities(ColumnMeaning):
     """What commas in the cells are, as `CellNumbers` says."""
     with_units: tuple[str, ...] = ()
     """Cells that state a unit of their own, which were converted."""
+    with_errors: tuple[str, ...] = ()
+    """Cells that state an error of their own, which was left out."""
 
     def describe(self, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
@@ -96,6 +102,10 @@ class Affinities(ColumnMeaning):
             example = quoted(self.with_units[0])
             number = counted(len(self.with_units), "cell")
             evidence.append(f"{number} with a unit, such as {example}")
+        if self.with_errors:
+            number = counted(len(self.with_errors), "cell")
+            example = quoted(self.with_errors[0])
+            evidence.append(f"{number} with an error, such as {example}, which is left out")
         if UNITS[self.unit].of_mass:
             is_usual = self.molar_mass_kda == ANTIBODY_KDA
             of_igg = ", that of IgG: --molar-mass gives another" if is_usual else ""
@@ -174,15 +184,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
             as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
             unusual = outside(as_thousands, USUAL_PKD)
             if not (meaning.quantity.affinity and 2 * unusual.sum() > np.isfinite(raw).sum()):
-                for name in table.names:
-                    if meaning_of_commas(table.distinct_cells(name)) == "decimals":
-                        msg = (
-                            f"{table.source}: column {column!r} holds {number}, and {name!r} "
-                            f"decimal commas: it may be {number.replace('.', '')} or "
-                            f"{float(number):g}; expected one decimal sign. Write it without the "
-                            "point, or with a comma."
-                        )
-                        raise LabelError(msg)
+                _refuse_unclear_point(table, column, number)
     affinities = Affinities(
         source=table.source,
         column=column,
@@ -196,6 +198,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         quantity=meaning.quantity,
         commas=commas,
         with_units=tuple(map(str, cells[has_unit])),
+        with_errors=tuple(filter(_HAS_ERROR, map(str, listed_cells(cells[np.isfinite(raw)])))),
     )
     if meaning.quantity.classes:
         return affinities
@@ -211,6 +214,18 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
             bound = f"pKd {bound}"
         return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
     return affinities
+
+
+def _refuse_unclear_point(table: Table, column: str, number: str) -> None:
+    """Refuse ``1.000`` beside decimal commas, as spreadsheets of such countries write 1000."""
+    for name in table.names:
+        if meaning_of_commas(table.distinct_cells(name)) == "decimals":
+            msg = (
+                f"{table.source}: column {column!r} holds {number}, and {name!r} decimal commas: "
+                f"it may be {number.replace('.', '')} or {float(number):g}; expected one decimal "
+                "sign. Write it without the point, or with a comma."
+            )
+            raise LabelError(msg)
 
 
 def _given_floor(read: Affinities, no_binding: float) -> float:
@@ -621,11 +636,7 @@ def read_trust(
     )
     if kind == "weight":
         _refuse_unlike(table, name, values, used)
-        median = float(np.median(values[used]))
-        low = values[used].min() / median
-        high = values[used].max() / median
-        say(f"{table.source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
-        return LabelTrust(kind, values, np.where(used, median / values, 1.0))
+        return LabelTrust(kind, values, _share_of_weights(table.source, name, values, used))
     unit = UNITS[labels.unit]
     if unit.takes_log or labels.quantity.is_log:  # d log10(x) = dx / (x ln 10)
         with np.errstate(divide="ignore", invalid="ignore"):  # a label of 0 has no pKd
@@ -661,3 +672,12 @@ def _refuse_unlike(table: SequenceTable, name: str, values: Floats, used: Bools)
         f"is more than {MOST_UNLIKE:g} times larger or smaller than the median of the column; "
         "expected values that can be compared. Fix it, or leave the row out.",
     )
+
+
+def _share_of_weights(source: str, name: str, values: Floats, used: Bools) -> Floats:
+    """Turn the weights of labels into variances of their noise, (R,), and report their range."""
+    typical = float(np.median(values[used]))
+    low = values[used].min() / typical
+    high = values[used].max() / typical
+    say(f"{source}: weights {name!r}: {low:.3g} to {high:.3g} times their median")
+    return np.where(used, typical / values, 1.0)

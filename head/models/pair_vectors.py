@@ -485,7 +485,7 @@ class TrainedHeads:
 
     models: tuple[PairModel, ...]
     predicted_MP: Floats
-    """pKd of every pair, predicted by each head."""
+    """pKd of every pair, predicted by each head; NaN where they have learned."""
     best_step: list[int]
     """Step of the best weights of each head."""
     steps: int

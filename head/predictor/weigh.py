@@ -443,7 +443,7 @@ def weigh(
     weighed = Mixture(used, 1.0, 0.0)
     variance = tested.take([weighed.variance(fold.variances, len(pairs)) for fold in folds])
     of_tested = Errors(error, predicted_R, variance, distance, censored, rows)
-    apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
+    apart, fold_of_apart = _errors_apart(pairs, measured, folds, weighed)
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, tested.fold[judging])
@@ -510,10 +510,9 @@ def _errors_apart(
     pairs: LabelledPairs,
     measured: MeasuredRegime,
     folds: Sequence[Predictions],
-    weights: Mapping[str, float],
+    mixture: Mixture,
 ) -> tuple[Errors, Ints]:
     """Return the errors of neighbourhoods that folds hold out beside the tested pairs, by fold."""
-    mixture = Mixture(weights, 1.0, 0.0)
     errors = [Errors.none()]
     fold_of_row = [np.zeros(0, np.int64)]
     for number, (fold, split) in enumerate(zip(folds, measured.splits, strict=True)):

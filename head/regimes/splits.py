@@ -682,7 +682,8 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
         if missing or unknown:
             msg = (
                 f"{path}: fold {number} lacks {missing} pairs of the table and has {unknown} pairs "
-                "that are not in the table; expected the same pairs. Split this table with --split."
+                "that are not in the table; expected the same pairs. Give the tables that it is "
+                "of, or split yours with abag fit --split METHOD."
             )
             raise SplitError(msg)
         in_order = wanted.merge(fold, how="left", validate="m:1")

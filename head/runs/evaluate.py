@@ -26,7 +26,7 @@ from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import Table, read_numbers
+from abag.embed.tables.table import Table, TableLike, read_numbers
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
     COVERED,
@@ -222,7 +222,7 @@ class _TableOfRun(TableOptions):
 def evaluate(
     run: Path | str,
     *,
-    table: Path | str | pd.DataFrame | None = None,
+    table: TableLike | None = None,
     **options: Any,  # noqa: ANN401 - the fields of EvaluateOptions
 ) -> RunSummary:
     """Score a run on its saved split, and optionally on another table or against predictions.
@@ -231,7 +231,7 @@ def evaluate(
     ----------
     run : path
         Folder of a finished run.
-    table : path or DataFrame, optional
+    table : path, DataFrame or list of these, optional
         Other measured pairs. Their label is read by its own name or by ``label``; a column of
         the run's name that states no unit is read as in the run. Other options of labels are
         those of the run.
@@ -350,7 +350,7 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
 
 def _evaluate_table(
     saved: SavedRun,
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     reading: _TableOfRun,
     chosen: EvaluateOptions,
 ) -> tuple[dict[str, Any], pd.DataFrame]:

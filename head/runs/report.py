@@ -257,20 +257,8 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
     views = []
     for rows, regime in zip(tests, saved.summary["regimes"], strict=True):
         views.append(_view(rows, names.to_numpy(str), lines, regime["weights"], saved))
-    frame = saved.frame.iloc[pairs]
-    index, antigen_names = pd.factorize(names.iloc[pairs])
     data: dict[str, Any] = {
-        "pairs": {
-            "row": frame["row"].astype(int).tolist(),
-            "id": [*map(short_name, frame["id"])] if "id" in frame else None,
-            "antibody": [*map(short_name, frame["antibody_name"])]
-            if "antibody_name" in frame
-            else None,
-            "antigen": index.tolist(),
-            "antigens": antigen_names.tolist(),
-            "pkd": _numbers(frame["pkd"], digits),
-            "bound": frame["censored"].tolist(),
-        },
+        "pairs": _describe_pairs(saved.frame.iloc[pairs], names.iloc[pairs], digits),
         "tests": points,
         "views": views,
     }
@@ -279,20 +267,25 @@ def chart_data(saved: SavedRun) -> dict[str, Any]:
     data["learningCurve"] = _learning_curve(saved.summary.get("learning_curve", ()))
     data["quantity"] = str(saved.quantity)
     if rounds := saved.summary.get("rounds"):
-        exact = saved.frame[saved.frame["censored"] == 0]
-        exact = exact.iloc[:: max(1, -(-len(exact) // MAX_POINTS))]
-        spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(exact))
-        data["campaign"] = {
-            "round": _numbers(exact["round"] + spread),
-            "measured": _numbers(exact["pkd"], digits),
-            "best": _numbers([entry["best_so_far"] for entry in rounds], digits),
-            "expected": _numbers([entry["expected_best"] for entry in rounds], digits),
-        }
+        data["campaign"] = _campaign(saved, rounds, digits)
     if (residues := read_residues(saved.run)) is not None:
         data["residues"] = _residues(residues, digits)
         is_latent = bool(saved.quantity.classes)
         data["residues"]["to"] = "latent value (probit)" if is_latent else str(saved.quantity)
     return data
+
+
+def _campaign(saved: SavedRun, rounds: Sequence[Mapping[str, Any]], digits: int) -> Series:
+    """Return the labels of each round, side by side, the best so far, and what was expected."""
+    exact = saved.frame[saved.frame["censored"] == 0]
+    exact = exact.iloc[:: max(1, -(-len(exact) // MAX_POINTS))]
+    spread = np.random.default_rng(0).uniform(-0.3, 0.3, len(exact))
+    return {
+        "round": _numbers(exact["round"] + spread),
+        "measured": _numbers(exact["pkd"], digits),
+        "best": _numbers([entry["best_so_far"] for entry in rounds], digits),
+        "expected": _numbers([entry["expected_best"] for entry in rounds], digits),
+    }
 
 
 def read_residues(run: Path) -> pd.DataFrame | None:
@@ -345,6 +338,21 @@ def chart_digits(saved: SavedRun) -> int:
     """Return the digits after the point of labels in charts."""
     exact = saved.frame.loc[saved.frame["censored"] == 0, "pkd"]
     return max(0, saved.quantity.digits(float(exact.std())) + CHART_DIGITS - DIGITS)
+
+
+def _describe_pairs(frame: pd.DataFrame, antigens: pd.Series, digits: int) -> dict[str, Any]:
+    index, names = pd.factorize(antigens)
+    return {
+        "row": frame["row"].astype(int).tolist(),
+        "id": [*map(short_name, frame["id"])] if "id" in frame else None,
+        "antibody": [*map(short_name, frame["antibody_name"])]
+        if "antibody_name" in frame
+        else None,
+        "antigen": index.tolist(),
+        "antigens": names.tolist(),
+        "pkd": _numbers(frame["pkd"], digits),
+        "bound": frame["censored"].tolist(),
+    }
 
 
 def _view(
@@ -811,6 +819,24 @@ def _summarise(
             name = measured.regime.name
             words = measured.regime.words
             not_measured.append({"regime": name, "words": words, "why": measured.why_not})
+    return {
+        "run": str(run),
+        "regimes": [_summarise_regime(pairs, regime, threshold) for regime in weighed],
+        "not_measured": not_measured,
+        "warnings": warnings(pairs, inputs.regimes),
+        "steps": sum(heads.steps for heads in trained),
+        "epochs": 0 if final_heads is None else final_heads.epochs,
+        "seconds": sum(fold.seconds for fold in fits),
+        "resumed_from_step": max(resumed, default=None),
+        "used": _settings_used([heads.used for heads in trained]),
+        "data": _describe_source(pairs),
+        "noise": pairs.noise,
+        "counts": pairs.counts,
+        "strong": {"threshold": threshold, "regimes": []},  # scored by the caller
+    }
+
+
+def _describe_source(pairs: LabelledPairs) -> DataSummary:
     data: DataSummary = {
         "source": pairs.table.source,
         "pairs": len(pairs),
@@ -822,26 +848,7 @@ def _summarise(
         data["better"] = pairs.quantity.better
     if pairs.quantity.classes:
         data["classes"] = [*pairs.quantity.classes]
-    folds = [heads.used for heads in trained]
-    used = {}  # where the folds differ, their values in one text
-    for name in folds[0] if folds else ():
-        values = list(dict.fromkeys(fold[name] for fold in folds))
-        used[name] = values[0] if len(values) == 1 else ", ".join(map(str, values))
-    return {
-        "run": str(run),
-        "regimes": [_summarise_regime(pairs, regime, threshold) for regime in weighed],
-        "not_measured": not_measured,
-        "warnings": warnings(pairs, inputs.regimes),
-        "steps": sum(heads.steps for heads in trained),
-        "epochs": 0 if final_heads is None else final_heads.epochs,
-        "seconds": sum(fold.seconds for fold in fits),
-        "resumed_from_step": max(resumed, default=None),
-        "used": used,
-        "data": data,
-        "noise": pairs.noise,
-        "counts": pairs.counts,
-        "strong": {"threshold": threshold, "regimes": []},  # scored by the caller
-    }
+    return data
 
 
 def _summarise_regime(
@@ -889,3 +896,12 @@ def curve_point(splits: Sequence[Split], score: RegimeScore, share: float) -> di
     training_pairs = [len(split.rows(TRAIN)) for split in splits]
     mean = round(float(np.mean(training_pairs)))
     return {"share": share, "training_pairs": mean, "score": score}
+
+
+def _settings_used(folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Join the settings that the folds used; where these differ, their values in one text."""
+    used = {}
+    for name in folds[0] if folds else ():
+        values = list(dict.fromkeys(fold[name] for fold in folds))
+        used[name] = values[0] if len(values) == 1 else ", ".join(map(str, values))
+    return used
