@@ -131,7 +131,14 @@ def export_vectors(
         raise OutputError(why)
     opened = store if isinstance(store, Store) else open_store(store)
     table = _read_table(opened, to, chosen)
-    sides = _sides_of_table(opened, table, chosen) if table else [_stored_side(opened, chosen)]
+    sides = []
+    if table is None:
+        sides.append(_stored_side(opened, chosen))
+    else:
+        for kind, unique in table.sequences.items():
+            view = chosen.vectors_of(kind)
+            folder = folder_with(opened, kind, view["encoder"], unique.keys, table.source)
+            sides.append(_Given(folder, view["pooling"], unique.keys[unique.of_row]))
     exported = _read_vectors(sides, table, chosen)
     _write(to, exported)
     encoders: dict[str, str] = {}
@@ -193,15 +200,6 @@ def _stored_kinds(store: Store) -> list[Kind]:
         msg = f"{store.path}: holds no vectors; expected some. Run abag embed first."
         raise OutputError(msg)
     return kinds
-
-
-def _sides_of_table(store: Store, table: SequenceTable, options: ExportOptions) -> list[_Given]:
-    sides = []
-    for kind, unique in table.sequences.items():
-        chosen = options.vectors_of(kind)
-        folder = folder_with(store, kind, chosen["encoder"], unique.keys, table.source)
-        sides.append(_Given(folder, chosen["pooling"], unique.keys[unique.of_row]))
-    return sides
 
 
 def _stored_side(store: Store, options: ExportOptions) -> _Given:

@@ -681,10 +681,9 @@ def _define_search(
         is_fixed = getattr(config, f"{kind}_vectors") is not None
         is_chosen = vectors.views and not is_fixed
         poolings[kind] = vectors.folder.vector_poolings if is_chosen else ("mean",)
-    level = pairs.pkd if classes else None
     problem = SearchProblem(
         pairs=pairs,
-        fold=grouped_folds(group, folds, config.seed, level, option="--inner-folds"),
+        fold=grouped_folds(group, folds, config.seed, pairs.class_of_pair, option="--inner-folds"),
         group=group,
         store=inputs.store,
         poolings=poolings,

@@ -549,8 +549,11 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
             is_bad[row] = True
             skipped.rows.append((int(numbers[row]), cell))
     keep = np.flatnonzero(~(is_bad | is_empty))
-    may_join_rows = bare_suffix(Path(table.source)) in IN_QUOTES
-    line_breaks = count_line_breaks(table.frame) if may_join_rows else 0
+    line_breaks = 0  # in cells of text files, of which they may join two rows
+    if bare_suffix(Path(table.source)) in IN_QUOTES:
+        for _, cells in table.frame.select_dtypes(exclude=["number", "bool"]).items():
+            texts = [cell for cell in cells.tolist() if isinstance(cell, str)]
+            line_breaks += sum("\n" in text or "\r" in text for text in texts)
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences: dict[Kind, UniqueSequences] = {}
@@ -822,15 +825,6 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     counts |= {name: words[word] for word, (name, _) in _FOUND.items()}
     counts["replaced_residues"] = replaced
     return counts
-
-
-def count_line_breaks(frame: pd.DataFrame) -> int:
-    """Count the cells of text files that contain a line break."""
-    count = 0
-    for _, column in frame.select_dtypes(exclude=["number", "bool"]).items():
-        texts = [cell for cell in column.tolist() if isinstance(cell, str)]
-        count += sum("\n" in text or "\r" in text for text in texts)
-    return count
 
 
 def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:

@@ -446,6 +446,11 @@ class LabelledPairs:
         return self.reading.quantity
 
     @property
+    def class_of_pair(self) -> Floats | None:
+        """The class of each pair as its number, (P,); None if labels are measurements."""
+        return self.pkd if self.quantity.classes else None
+
+    @property
     def label_sd(self) -> float:
         """Standard deviation of the exact labels in pKd, in which each counts by its weight."""
         exact = np.flatnonzero(self.censored == 0)

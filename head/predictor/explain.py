@@ -118,7 +118,18 @@ def explain(
         Those of the pairs, if the run reads any.
     """
     contributions = _contributions(predictor, scorer, index, features)
-    share = _say_shares(predictor, contributions.used)
+    share = {}
+    for regime, pairs in Counter(contributions.used.tolist()).items():
+        explained = _share(predictor.parts.models, predictor.regimes[regime].mixture)
+        share[regime] = explained
+        where = f"{counted(pairs, 'row')} predicted as {predictor.words(regime)}"
+        if explained > 0:
+            say(f"{where}: residues explain the parts with {explained:.0%} of the weight")
+        else:
+            say(
+                f"{where}: the parts that compare residues have no weight there, and nothing is "
+                "explained"
+            )
     table = contributions.table
     names = {}
     for kind, reference in contributions.references.items():
@@ -355,20 +366,3 @@ def _average_table(
 def _share(models_of: Mapping[str, Sequence[object]], mixture: Mixture) -> float:
     """Return the weight of the parts that are explained."""
     return float(sum(mixture.weights.get(name, 0.0) for name in residue_parts(models_of)))
-
-
-def _say_shares(predictor: Predictor, used: NDArray[np.object_]) -> dict[str, float]:
-    """Say, and return, which share of the weight is explained in the regimes that pairs use."""
-    shares = {}
-    for regime, pairs in Counter(used.tolist()).items():
-        share = _share(predictor.parts.models, predictor.regimes[regime].mixture)
-        shares[regime] = share
-        where = f"{counted(pairs, 'row')} predicted as {predictor.words(regime)}"
-        if share > 0:
-            say(f"{where}: residues explain the parts with {share:.0%} of the weight")
-        else:
-            say(
-                f"{where}: the parts that compare residues have no weight there, and nothing is "
-                "explained"
-            )
-    return shares

@@ -282,7 +282,12 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     path = Path(path)
     folder = path / PREDICTOR if (path / PREDICTOR).is_dir() else path
     record, tensors, digest = _read(folder)
-    store, no_store = _usable_store(folder.parent)
+    store, no_store = store_of_run(folder.parent)
+    if store is not None and not _is_near(store, folder.parent):
+        # a run may be somebody else's: it does not choose where vectors are written
+        where = "which is neither near the run nor in the current folder"
+        no_store = f"the run was trained from {quoted(str(store))}, {where}"
+        store = None
     pairs = folder.parent / "pairs.parquet"
     places = {kind: folder / f"{kind}-adapter" for kind in KINDS}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
@@ -565,7 +570,11 @@ def _compare_errors(
     # of labels that count for little, the fit may have learned nothing
     weight_R = np.ones(len(rows)) if pairs.share is None else label_weights(pairs.share[rows])
     learned = weight_R * np.square(pairs.pkd[rows] - predicted)
-    excess = learned - weight_R * _held_out_errors(pairs.pkd, regime)[rows]
+    tested = regime.tested.rows
+    total = np.bincount(tested, np.square(pairs.pkd[tested] - regime.predicted), len(pairs))
+    with np.errstate(invalid="ignore"):  # NaN for pairs that no fold held out
+        held_out = total / np.bincount(tested, minlength=len(pairs))
+    excess = learned - weight_R * held_out[rows]
     # pairs of one group alone, too: they would have no error by chance
     groups = [np.arange(len(pairs)), *regime.measured.groups]
     chance = CHANCE * max(standard_error(excess, group[rows]) for group in groups)
@@ -582,21 +591,7 @@ def _compare_errors(
         raise PredictorDiffers(msg)
 
 
-def _held_out_errors(pkd: Floats, regime: WeighedRegime) -> Floats:
-    """Return the mean squared out-of-fold error of each pair, (P,); NaN of others."""
-    rows = regime.tested.rows
-    total = np.bincount(rows, np.square(pkd[rows] - regime.predicted), minlength=len(pkd))
-    count = np.bincount(rows, minlength=len(pkd))
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total / count)
-
-
-def store_of_run(run: Path) -> Path | None:
-    """Return the store that a run was trained from; None if it is unknown or does not exist."""
-    return _find_store(run)[0]
-
-
-def _find_store(run: Path) -> tuple[Path | None, str]:
+def store_of_run(run: Path) -> tuple[Path | None, str]:
     """Return the store that a run was trained from, or None and why there is none.
 
     Of two, it is the one in the same place relative to the run: both may have been copied.
@@ -615,16 +610,6 @@ def _find_store(run: Path) -> tuple[Path | None, str]:
         return store, ""
     shown = quoted(str(recorded))
     return None, f"the run was trained from {shown}, which does not exist (moved or renamed?)"
-
-
-def _usable_store(run: Path) -> tuple[Path | None, str]:
-    """Return the store that a run was trained from, or None and why it is not used."""
-    store, why = _find_store(run)
-    if store is not None and not _is_near(store, run):
-        # a run may be somebody else's: it does not choose where vectors are written
-        where = "which is neither near the run nor in the current folder"
-        return None, f"the run was trained from {quoted(str(store))}, {where}"
-    return store, why
 
 
 def _is_near(store: Path, run: Path) -> bool:

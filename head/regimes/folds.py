@@ -25,7 +25,7 @@ from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.table import read_texts
-from abag.head.labels.labelled_pairs import LabelledPairs, number_replicates
+from abag.head.labels.labelled_pairs import number_replicates
 from abag.head.labels.options import SplitOptions
 from abag.head.regimes.relations import NONE
 from abag.head.regimes.sides import Side, Sides, sides_of
@@ -176,11 +176,6 @@ def with_validation(
     return part
 
 
-def classes_of(pairs: LabelledPairs) -> Floats | None:
-    """Return the class of each pair as its number, (P,); None if labels are measurements."""
-    return pairs.pkd if pairs.quantity.classes else None
-
-
 def _informative(groups: Sequence[Ints], rows: Ints) -> float:
     return min(effective_groups(group[rows]) for group in groups)
 
@@ -242,7 +237,7 @@ class RegimesOfTable:
         self.seed = options.effective_split_seed
         self.folds = options.folds or FOLDS
         self.repeats = options.repeats
-        self.level = classes_of(groups.pairs)
+        self.level = groups.pairs.class_of_pair
 
     @cached_property
     def sides(self) -> Sides:
@@ -746,7 +741,7 @@ def _with_validation_part(split: Split, groups: PairGroups, where: str) -> Split
             held_out = f"{kind} clusters, as the test part is"
             break
     seed = [groups.options.effective_split_seed, split.fold]
-    part = with_validation(split.part, group, seed, classes_of(groups.pairs))
+    part = with_validation(split.part, group, seed, groups.pairs.class_of_pair)
     taken = np.flatnonzero(part == VALIDATION)
     rest = np.flatnonzero(part == TRAIN)
     if np.isin(group[taken], group[rest]).any():

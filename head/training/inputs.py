@@ -296,8 +296,11 @@ def split_inputs(inputs: RunInputs) -> SplitInputs:
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config)
     pairs = with_clusters(groups)
-    folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
-    adapted = [folder for folder in folders if folder.info.get("adapter")]
+    adapted = {}
+    for kind, vectors in inputs.vectors.items():
+        for view in vectors.views:
+            if view.folder.info.get("adapter"):
+                adapted[kind, view.folder.fingerprint] = view.folder
     table = RegimesOfTable(groups)
     measured = list[MeasuredRegime]()
     n_folds = 0
@@ -312,7 +315,7 @@ def split_inputs(inputs: RunInputs) -> SplitInputs:
             continue
         splits = [*regime.splits]
         if adapted:
-            splits = _apply_adapter_policy(splits, table, adapted, config)
+            splits = _apply_adapter_policy(splits, table, [*adapted.values()], config)
         for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
         folds = counted(len(splits), "fold")
