@@ -380,7 +380,7 @@ class Predictions:
     parts: tuple[str, ...]
     """Those of `predicted` that are parts of the predictor; the others are baselines."""
     predicted: dict[str, Floats]
-    """pKd of every pair, (P,), by part or baseline."""
+    """pKd of every pair, (P,), by part or baseline; of parts, NaN where the fit has learned."""
     variances: dict[str, Floats] = field(default_factory=dict)
     """Variance of the predictions in pKd^2, (P,), by part that has one; sigma scales their mean."""
     trained: TrainedHeads | None = None
@@ -400,10 +400,12 @@ class Predictions:
 def fit_fold(training: TrainingRows, of_run: RunParts, kept: Kept | None = None) -> Predictions:
     """Fit the parts and baselines of a run in closed form to a fold, and keep what they predict.
 
-    What is `kept` of a stopped run is not fitted again.
+    They predict the pairs that they have not learned from. What is `kept` of a stopped run is not
+    fitted again.
     """
     start_s = time.monotonic()
-    vectors = training.vectors
+    held_out = np.setdiff1d(np.arange(len(training.vectors)), training.rows)
+    vectors = training.vectors.take(held_out)
     predicted: dict[str, Floats] = {}
     variances: dict[str, Floats] = {}
     names = (*of_run.models, *of_run.compared)
@@ -415,9 +417,11 @@ def fit_fold(training: TrainingRows, of_run: RunParts, kept: Kept | None = None)
             part_start_s = time.monotonic()
             part = Parts.fit(training, [name])
             predicted_part, variance_of_part = part.predict_with_variance(vectors, [name])
-            arrays = {"predicted": predicted_part[name]}
-            if name in variance_of_part:
-                arrays["variance"] = variance_of_part[name]
+            arrays = {}
+            for key, of_part in (("predicted", predicted_part), ("variance", variance_of_part)):
+                if name in of_part:
+                    arrays[key] = np.full(len(training.vectors), np.nan)
+                    arrays[key][held_out] = of_part[name]
             if kept is not None:
                 kept.write(name, arrays, time.monotonic() - part_start_s)
         predicted[name] = arrays["predicted"]
