@@ -117,7 +117,7 @@ def collect(folder, out, name, size, seed):
     def weigh_and_keep(pairs, measured, folds, every):
         asked.clear()
         weighed = weigh(pairs, measured, folds, every)
-        group = weighed.group
+        group = weighing._weighing_groups(measured, weighed.tested)
         regime = measured.regime.name
         parts_KR = [
             weighed.tested.take([f.predicted[name] for f in folds]) for name in folds[0].parts
