@@ -4,8 +4,9 @@ Mutants are scored in batches, as `abag.predict` would; those with several mutat
 single ones are scored. A mutant and its parent are predicted by the same models, whose errors they
 largely share, so the sigma of a difference is not that of two predictions. It is ``spread``
 (`models.ridge`) times the standard deviation of the difference: over the joint posterior of a
-Gaussian process, or else over the members of an ensemble. The residual noise is left out: what of
-it a mutant shares with its parent is not known. A single network or a ridge has no such deviation.
+Gaussian process, or else over the members of an ensemble; and what the parts of a stack differ in.
+The residual noise is left out: what of it a mutant shares with its parent is not known. A single
+network or a ridge has no such deviation.
 The page of a scan shows the first parents, as many as fit, each a map of residues by positions, and
 a table of the best mutants. P pairs of an antibody and an antigen in a batch: its parents, then its
 mutants.
@@ -172,40 +173,35 @@ def _with_differences(
     parent: Index,
     regimes: FoundRegimes,
 ) -> pd.DataFrame:
-    """Add the difference of each pair from its parent, (P,), and its sigma if there is one."""
+    """Add the difference of each pair from its parent, (P,), and its sigma if there is one.
+
+    The parent of a pair is predicted as if it were of the regime of the pair. One that was measured
+    is predicted with the weights of known pairs, which follow its label; those of new variants
+    shrink predictions toward the mean. The difference of the two would be a matter of the regimes,
+    whatever is mutated.
+    """
     pkd = scores["pkd_predicted"].to_numpy()
     at = list(scores).index("regime")
-    scores.insert(at, "difference", pkd - predict_parents(predictor, vectors, parent, regimes))
     mixtures = {name: regime.mixture for name, regime in predictor.regimes.items()}
+    names = {*regimes.used.tolist()}
+    weighed = {part for name in names for part in mixtures[name].weights}
+    parts = predictor.parts.predict(vectors, weighed)
+    of_parents = {part: predicted[parent] for part, predicted in parts.items()}
+    scores.insert(at, "difference", pkd - predictor.mix(of_parents, regimes))
     if predictor.parts.with_variance and any(mixture.spread for mixture in mixtures.values()):
         variances = difference_variances(predictor.parts, vectors, parent)
         # of a regime whose errors do not follow the deviation, it says nothing
         sigma = np.full(len(scores), np.nan)
-        for name in set(regimes.used.tolist()):
+        gains = {part: predicted - of_parents[part] for part, predicted in parts.items()}
+        for name in names:
             mixture = mixtures[name]
             if mixture.spread:
                 rows = regimes.used == name
-                variance = mixture.variance(variances, len(scores))
-                sigma[rows] = mixture.spread * np.sqrt(variance[rows])
+                # trees may give a mutant the value of its parent where other parts do not
+                square = mixture.spread**2 * mixture.variance(variances, len(scores))
+                sigma[rows] = np.sqrt(square + mixture.variance_between(gains))[rows]
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
-
-
-def predict_parents(
-    predictor: Predictor, vectors: PairVectors, parent: Index, regimes: FoundRegimes
-) -> Floats:
-    """Predict the parent of each pair as if it were of the regime of the pair, (P,) in pKd.
-
-    A parent that was measured is predicted with the weights of known pairs, which follow its label;
-    those of new variants shrink predictions toward the mean. The difference of the two would be a
-    matter of the regimes, whatever is mutated.
-    """
-    parents, row_of_pair = np.unique(parent.astype(np.int64), return_inverse=True)
-    names = {*regimes.used.tolist()}
-    weighed = {part for name in names for part in predictor.regimes[name].mixture.weights}
-    parts = predictor.parts.predict(vectors.take(parents), weighed)
-    of_pair = {part: of_parents[row_of_pair] for part, of_parents in parts.items()}
-    return predictor.mix(of_pair, regimes)
 
 
 def _with_likelihoods(
