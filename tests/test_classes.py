@@ -187,6 +187,8 @@ def test_a_column_of_words_for_strengths_is_proposed_as_ordered_classes(name, wo
         (["Binder", "Non-binder", "not tested"], "non-binder,binder"),
         (["1", "0", "?"], "0,1"),
         (["1", "0", "-1"], "0,1"),
+        (["1", "0", "-"], "0,1"),
+        (["yes", "no", "-"], "no,yes"),
         (["yes", "no", "partial"], "no,yes"),
         ([1, "TRUE", "FALSE", "unknown"], None),
         (["1", "0", "0.5"], None),
@@ -198,7 +200,7 @@ def test_classes_beside_other_words_are_proposed_and_read_so(words, named):
     if named is None:
         assert "binder" not in refused.partition("found")[0]
         return
-    if "-1" not in words:  # of which either may say no
+    if not {"-1", "-"} & {*words}:  # of which either may say no
         assert f"use --column label=binder --classes '{named}' --bad-rows skip to" in refused
     options = {"columns": {"label": "binder"}, "classes": tuple(named.split(","))}
     pairs = labelled(frame, **options, bad_rows="skip")
@@ -413,8 +415,48 @@ def test_few_pairs_say_little_of_slope_and_thresholds():
     width = np.subtract(*many.interval(usual)[::-1])
     wider = np.subtract(*fit_link(known[:50], level[:50], prior).interval(usual)[::-1])
     assert wider > 3 * width
-    grouped = fit_link(known, level, prior, groups=20.0)
+    grouped = fit_link(known, level, prior, group=np.arange(2000) % 20)
     assert np.subtract(*grouped.interval(usual)[::-1]) > 2 * width
+
+
+def test_pairs_of_a_group_tell_as_little_as_they_have_in_common():
+    rng = np.random.default_rng(0)
+
+    def width(group, shift, pair=None):
+        known = rng.normal(size=len(group))
+        away = shift * rng.normal(size=group.max() + 1)[group]
+        latent = known + away + rng.normal(size=len(group))
+        level = (latent > 0.5 * np.sqrt(2 + shift**2)).astype(float)
+        if pair is not None:  # each is held out several times
+            known, level = known[pair], level[pair]
+        link = fit_link(0.4 * known, level, np.array([0.5]), pair=pair, group=group)
+        usual = link.expected(link.latent(np.zeros(1)))
+        return np.subtract(*link.interval(usual)[::-1]).item()
+
+    every = np.arange(800)
+    alone = width(every, 0.0)
+    of_40 = width(every % 40, 0.0)
+    assert alone < of_40 < 2 * alone  # groups that say nothing
+    assert width(every % 40, 1.0) > 1.25 * of_40
+    assert width(every % 2, 0.0) > 3 * alone  # two groups do not tell that they say nothing
+    assert width(every // 4, 0.0, pair=every // 4) == pytest.approx(
+        width(every[:200], 0.0), rel=0.2
+    )
+
+
+def test_pairs_of_few_dependent_groups_count_where_parts_are_weighed_but_not_in_intervals():
+    known, level = latent_pairs(300, [0.5])
+    pairs = labelled_classes(level)
+    every = np.arange(300)
+    widths = []
+    for dependent in (every, every % 3):
+        held_out = HeldOutClasses.of(pairs, every, 0.4 * known[:, None], every, dependent)
+        joined = HeldOutClasses.joined([held_out.take(every < 150), held_out.take(every >= 150)])
+        assert len(np.unique(joined.dependent)) == min(300, 2 * len(np.unique(dependent)))
+        assert len(np.unique(joined.group)) == 300
+        low, high = held_out.link(np.ones(1)).interval(np.array([0.35]))
+        widths.append(high[0] - low[0])
+    assert widths[1] > 2 * widths[0]
 
 
 def test_many_held_out_pairs_do_not_tell_the_slope_of_models_of_all_pairs():

@@ -50,7 +50,7 @@ def test_a_batch_is_the_best_by_mean_plus_sigma_of_the_model_with_all_columns_of
     scored, tmp_path
 ):
     batch = ranked(scored, tmp_path, batch=20, rule="ucb")
-    bound = scored["pkd_predicted"] + scored["sigma_model"]
+    bound = scored["pkd_predicted"] + 0.5 * scored["sigma_model"]
     best = scored.assign(bound=bound).sort_values("bound", ascending=False).head(20)
     assert batch["id"].tolist() == best["id"].tolist()
     assert batch.columns.tolist() == [*scored.columns, *ADDED]

@@ -206,6 +206,16 @@ def test_an_antigen_that_hardly_anything_was_tested_on_is_one_of_a_matrix(mark):
     assert len(read_labels(cells, matrix=True, label="kd_nm", bad_rows="skip")) == 3
 
 
+@pytest.mark.parametrize("label", [None, "binary"])
+def test_a_matrix_of_words_beside_a_mark_says_how_it_is_read(label):
+    cells = CELLS.assign(**{ANTIGENS[0]: ["yes", "no", "NT"], ANTIGENS[1]: ["no", "yes", "yes"]})
+    with pytest.raises(abag.LabelError, match=r"'nt'.*--classes 'no,yes' .--bad-rows skip") as said:
+        read_labels(cells, matrix=True, label=label)
+    assert "\n" not in str(said.value)
+    read = read_labels(cells, matrix=True, classes=("no", "yes"), bad_rows="skip")
+    assert sorted(read.pkd) == [0, 0, 1, 1, 1]
+
+
 def test_labels_of_a_matrix_with_decimal_commas_are_refused_not_left_out():
     cells = CELLS.assign(**{ANTIGENS[1]: ["7,5", "1 200,5", "<3"]})
     with pytest.raises(abag.LabelError, match=r"2 rows are bad.*\n.*'7,5' is not a valid label"):

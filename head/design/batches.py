@@ -28,12 +28,16 @@ from abag.embed.tables.chains import KINDS
 from abag.head.labels.headers import Quantity
 from abag.head.predictor.options import RuleName
 from abag.head.predictor.weigh import certain_labels
+from abag.head.regimes.splits import mean_product
+
+EXPLORE = 0.5
+"""Sigmas that ``ucb`` adds by default; 1 found fewer of the best pairs in campaigns."""
 
 
 class Aim(NamedTuple):
     """Values that rules compare predictions with."""
 
-    explore: float = 1.0
+    explore: float = EXPLORE
     """Sigmas that an upper confidence bound adds to the mean."""
     best: float = np.nan
     above: float = np.nan
@@ -215,28 +219,18 @@ def estimate_shares(scaled: Floats, cell: Ints, antigen: Ints, antibody: Ints) -
         Number of the fold, whose pairs one model has predicted.
     antigen, antibody : ndarray, shape=(R,)
     """
-    of_cell, cells = _mean_product(scaled, cell)
+    of_cell = mean_product(scaled, cell)
+    cells = int((np.unique(cell, return_counts=True)[1] > 1).sum())
     common = max(of_cell, 0.0)
     shares = [(PRIOR_GROUPS * USUAL_SHARE + cells * common) / (PRIOR_GROUPS + cells)]
     for sequence in (antigen, antibody):
-        of_sequence, _ = _mean_product(scaled, cell * (sequence.max(initial=0) + 1) + sequence)
+        of_sequence = mean_product(scaled, cell * (sequence.max(initial=0) + 1) + sequence)
         repeated = np.bincount(sequence)[sequence] > 1
         sequences = len(np.unique(sequence[repeated]))
         beyond = max(of_sequence - of_cell, 0.0) if sequences > 1 else 0.0
         shares.append(beyond * sequences / (PRIOR_GROUPS + sequences))
     factor = min(1.0, LARGEST_SHARE / max(sum(shares), LARGEST_SHARE))  # each pair has some own
     return SharedErrors(*(share * factor for share in shares))
-
-
-def _mean_product(scaled: Floats, group: Ints) -> tuple[float, int]:
-    """Return the mean product of errors of two pairs of a group, and the groups with two pairs."""
-    _, dense = np.unique(group, return_inverse=True)
-    count = np.bincount(dense)
-    sums = np.bincount(dense, scaled)
-    squares = np.bincount(dense, np.square(scaled))
-    products = float((np.square(sums) - squares).sum())
-    number = float((count * (count - 1)).sum())
-    return products / number if number else 0.0, int((count > 1).sum())
 
 
 def distribute(mean: Floats, sigma: Floats, labels: Floats) -> Floats | None:

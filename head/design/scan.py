@@ -2,11 +2,12 @@
 
 Mutants are scored in batches, as `abag.predict` would; those with several mutations follow once the
 single ones are scored. A mutant and its parent are predicted by the same models, whose errors they
-largely share, so the sigma of a difference is not that of two predictions. It is ``spread``
-(`models.ridge`) times the standard deviation of the difference: over the joint posterior of a
-Gaussian process, or else over the members of an ensemble; and what the parts of a stack differ in.
-The residual noise is left out: what of it a mutant shares with its parent is not known. A single
-network or a ridge has no such deviation.
+largely share, so the sigma of a difference is not that of two predictions. It is the standard
+deviation of the difference (over trees, the joint posterior of a Gaussian process, or else the
+members of an ensemble) times ``spread`` (`models.ridge`) where that makes it larger: errors of
+single predictions that do not follow their deviation do not say that differences are right. What
+the parts of a stack differ in is added. The residual noise is left out: what of it a mutant shares
+with its parent is not known. A single network or a ridge has no such deviation.
 The page of a scan shows the first parents, as many as fit, each a map of residues by positions, and
 a table of the best mutants. P pairs of an antibody and an antigen in a batch: its parents, then its
 mutants.
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -45,7 +46,6 @@ from abag.head.design.sites import (
 )
 from abag.head.labels.headers import INSIDE, PKD, Quantity
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
-from abag.head.models.registry import MODELS
 from abag.head.predictor.explain import explain_residues, residue_parts
 from abag.head.predictor.options import ScanOptions, is_run_alone
 from abag.head.predictor.predictor import Scorer
@@ -64,9 +64,6 @@ from abag.head.runs.run_folder import naming_damage
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains
     from abag.embed.tables.layout import LayoutRecord
-    from abag.head.models.kernels import GaussianProcess
-    from abag.head.models.trees import Trees
-    from abag.head.predictor.parts import Parts
     from abag.head.predictor.predictor import Predictor
     from abag.head.regimes.splits import FoundRegimes
 
@@ -132,8 +129,6 @@ def score_mutants(
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
-    if "difference_sigma" in frame and frame["difference_sigma"].isna().all():
-        frame = frame.drop(columns="difference_sigma")
     if len(measured):
         frame.insert(0, "pkd_measured", pkd_measured[first:])
     described = _describe(parents, mutants, pairs[first:])
@@ -180,26 +175,23 @@ def _with_differences(
     shrink predictions toward the mean. The difference of the two would be a matter of the regimes,
     whatever is mutated.
     """
-    pkd = scores["pkd_predicted"].to_numpy()
     at = list(scores).index("regime")
-    mixtures = {name: regime.mixture for name, regime in predictor.regimes.items()}
     names = {*regimes.used.tolist()}
-    weighed = {part for name in names for part in mixtures[name].weights}
-    parts = predictor.parts.predict(vectors, weighed)
-    of_parents = {part: predicted[parent] for part, predicted in parts.items()}
+    weighed = {part for name in names for part in predictor.regimes[name].mixture.weights}
+    parts = predictor.parts
+    predicted, variances = parts.predict_with_variance(vectors, weighed, other=parent)
+    of_parents = {part: of_pairs[parent] for part, of_pairs in predicted.items()}
+    pkd = scores["pkd_predicted"].to_numpy()
     scores.insert(at, "difference", pkd - predictor.mix(of_parents, regimes))
-    if predictor.parts.with_variance and any(mixture.spread for mixture in mixtures.values()):
-        variances = difference_variances(predictor.parts, vectors, parent)
-        # of a regime whose errors do not follow the deviation, it says nothing
-        sigma = np.full(len(scores), np.nan)
-        gains = {part: predicted - of_parents[part] for part, predicted in parts.items()}
+    if parts.with_variance and not predictor.quantity.classes:
+        differences = {part: predicted[part] - of_parents[part] for part in predicted}
+        sigma = np.zeros(len(scores))
         for name in names:
-            mixture = mixtures[name]
-            if mixture.spread:
-                rows = regimes.used == name
-                # trees may give a mutant the value of its parent where other parts do not
-                square = mixture.spread**2 * mixture.variance(variances, len(scores))
-                sigma[rows] = np.sqrt(square + mixture.variance_between(gains))[rows]
+            mixture = predictor.regimes[name].mixture
+            rows = regimes.used == name
+            square = max(mixture.spread, 1.0) ** 2 * mixture.variance(variances, len(scores))
+            # trees may give a mutant the value of its parent where other parts do not
+            sigma[rows] = np.sqrt(square + mixture.variance_between(differences))[rows]
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
 
@@ -216,23 +208,6 @@ def _with_likelihoods(
         if column.head:  # a likelihood, not a column of the table
             added[f"{column.name}_difference"] = values_P - values_P[parent]
     return scores.assign(**added)
-
-
-def difference_variances(parts: Parts, vectors: PairVectors, parent: Index) -> dict[str, Floats]:
-    """Return the variance of each pair's difference from its parent in pKd^2, (P,), by part."""
-    variances = {}
-    for name in parts.with_variance:
-        models = parts.models[name]
-        if MODELS[name].has_variance:
-            of_part = []
-            for model in models:
-                varying = cast("GaussianProcess | Trees", model)
-                of_part.append(varying.difference_variance(vectors, parent))
-            variances[name] = np.asarray(np.mean(of_part, axis=0))
-        else:
-            predicted = np.stack([model.predict(vectors) for model in models])
-            variances[name] = np.asarray(np.var(predicted - predicted[:, parent], axis=0))
-    return variances
 
 
 BEST = 5
@@ -264,13 +239,11 @@ class ScanSummary(TypedDict):
     same_prediction: dict[str, int]
     """Rows of the regimes in which all mutants have the same prediction."""
     improved: int
-    """Rows whose predicted difference exceeds its sigma, or 0 where that is not known."""
+    """Rows whose predicted difference exceeds its sigma, or 0 if the predictor has none."""
     measured: int
     """Rows that are measured pairs of the run."""
     median_sigma: float | None
     """Of the differences; None if the predictor has none."""
-    rows_with_sigma: int
-    """Rows whose difference has a sigma."""
     far_rows: int
     far_parents: int
     best: list[dict[str, Any]]
@@ -325,15 +298,15 @@ def describe_scan(found: ScanSummary) -> str:
     if drawn:
         doubles += f", {drawn:,} drawn with more mutations"
     sigma = found["median_sigma"]
-    of = found["rows_with_sigma"]
-    known = "" if of == found["rows"] else f"; known of {of:,}"
-    than = "" if sigma is None else f" by more than sigma (median {show(sigma)} {quantity}{known})"
+    than = "by any difference, whose sigma is not known"
+    if sigma is not None:
+        than = f"by more than sigma (median {show(sigma)} {quantity})"
     lower = "" if quantity.sign > 0 else "; lower is better"
     several = found["parents"] > 1
     mutants = counted(found["rows"], "mutant")
     lines = [
         f"{parents}; {singles} of {counted(found['sites'], 'residue')}{doubles}",
-        f"predicted to improve{than}{lower}: {found['improved']:,} of {mutants}",
+        f"predicted to improve {than}{lower}: {found['improved']:,} of {mutants}",
     ]
     heading = "best"
     for mutant in found["best"]:
@@ -494,7 +467,7 @@ def _score_all(
     by_regime.add(scores.frame)
     sigma = scores.frame.get("difference_sigma")
     gain = quantity.sign * scores.frame["difference"]
-    improves = gain > (0.0 if sigma is None else sigma.fillna(0.0))
+    improves = gain > (0.0 if sigma is None else sigma)
     return _ScoredScan(
         quantity=quantity,
         parents=parents,
@@ -535,7 +508,6 @@ def _summarize(
         "improved": scored.improved,
         "measured": int(measured),
         "median_sigma": None if sigma is None else float(sigma.median()),
-        "rows_with_sigma": 0 if sigma is None else int(sigma.notna().sum()),
         "far_rows": int(frame["far"].sum()),
         "far_parents": int(parent_scores["far"].sum()),
         "best": _describe_rows(scored.best.head(BEST), quantity),
@@ -766,8 +738,7 @@ def _of_parent(
         "far": "".join(np.where(cells["far"], "1", "0")),
     }
     if "difference_sigma" in cells:
-        sigma = cells["difference_sigma"].round(digits).astype(object)
-        summary["sigma"] = sigma.where(sigma.notna(), None).tolist()
+        summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
     text = describe_compared(scores["pkd_predicted"], scores["pkd_compared"], quantity)
     if text:
         summary["compared"] = text

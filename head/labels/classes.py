@@ -294,13 +294,12 @@ def decide_classes(table: Table, column: str, options: LabelOptions) -> tuple[Qu
         classes = tuple(spelled(name) for name in options.classes)
         refuse_other_cells(table, column, classes)
     elif asked:
-        classes = _two_classes(where, _spelled_values(cells), options.positive)
+        classes = _two_classes(where, cells, options.positive)
     else:
         names_affinity = header.names_affinity or "affin" in plain_text(column)[0]
-        if names_affinity or not holds_classes(table, column):
+        if names_affinity or not (holds_classes(table, column) or words_beside_others(cells)):
             return None
-        values = _spelled_values(cells)
-        classes = _words_among(values) or _two_classes(where, values, None)
+        classes = _words_among(_spelled_values(cells)) or _two_classes(where, cells, None)
         replace(options, label=BINARY)  # raises if others are of numbers
         why = f"cells are {quoted(classes[0])} or {quoted(classes[1])}"
     quantity = Quantity(
@@ -326,8 +325,9 @@ def refuse_other_cells(table: Table, column: str, classes: tuple[str, ...]) -> N
     raise LabelError(msg)
 
 
-def _two_classes(where: str, values: dict[str, int], positive: str | None) -> tuple[str, str]:
+def _two_classes(where: str, cells: pd.Series, positive: str | None) -> tuple[str, str]:
     """Return the words for no and yes of a column that is to hold two classes."""
+    values = _spelled_values(cells)
     known = _words_among(values)
     words = [*values] if known is None else [*known]
     chosen = None if positive is None else spelled(positive)
@@ -346,11 +346,13 @@ def _two_classes(where: str, values: dict[str, int], positive: str | None) -> tu
     lacks = ""
     if chosen is not None and chosen not in words:
         lacks = f"no cell {quoted(positive)}, the value of --positive, but "
+    beside = ",".join(words_beside_others(cells))
+    names = shell_quoted(beside) if beside else "NAMES"
     msg = (
         f"{where} has {lacks}{len(values)} different cells ({listed or 'all are empty'}); expected "
         "a word for each of two classes, of which one is known to be positive, such as yes and no. "
         f"Write one word per class, choose the positive one with {choice}, name the classes from "
-        "low to high with --classes NAMES (--bad-rows skip leaves other cells out), or read "
+        f"low to high with --classes {names} (--bad-rows skip leaves other cells out), or read "
         "numbers with --label value --better higher, or lower."
     )
     raise LabelError(msg)
@@ -378,8 +380,9 @@ def read_classes(cells: pd.Series, classes: Sequence[str]) -> Floats:
     codes, distinct = pd.factorize(cells.astype(object), use_na_sentinel=True)
     of_value = np.full(len(distinct) + 1, np.nan)  # the last is that of missing cells
     spelled_cells = [*map(spelled, distinct)]
-    if "0" in spelled_cells and "-1" not in classes:
-        number.pop("-1", None)  # beside 0, it is unknown
+    for sign, is_unknown in (("-1", "0" in spelled_cells), ("-", "+" not in spelled_cells)):
+        if is_unknown and sign not in classes:  # also a mark of what was not measured
+            number.pop(sign, None)
     for at, word in enumerate(spelled_cells):
         of_value[at] = number.get(word, number.get(_plain(word), np.nan))
     return np.asarray(of_value[codes])

@@ -255,6 +255,9 @@ def read_label(table: SequenceTable) -> ReadLabel:
     """Convert the label of a table; what it is was decided when the table was read."""
     label = one_label(table)
     affinities = read_affinities(table, label)
+    if label.options.affinity_type is not None and table.has("affinity_type"):
+        types = read_texts(table.frame[table.column("affinity_type")])
+        affinities = affinities.of_rows((types == label.options.affinity_type).to_numpy(np.bool_))
     for column in label.describing.units:
         _refuse_other_unit(table, column, affinities)
     return ReadLabel(affinities, _reading_of(table, affinities), label.options)
@@ -441,6 +444,11 @@ class LabelledPairs:
     def quantity(self) -> Quantity:
         """Quantity that the labels are values of."""
         return self.reading.quantity
+
+    @property
+    def class_of_pair(self) -> Floats | None:
+        """The class of each pair as its number, (P,); None if labels are measurements."""
+        return self.pkd if self.quantity.classes else None
 
     @property
     def label_sd(self) -> float:

@@ -27,10 +27,10 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, weights_of
 from abag.head.models.pair_vectors import Labels
-from abag.head.regimes.splits import effective_groups, judged
+from abag.head.regimes.splits import effective_groups, effective_number, judged, mean_product
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from abag.head.labels.labelled_pairs import LabelledPairs
 
@@ -67,6 +67,11 @@ however many pairs are held out: planted laws ask for up to 1.4 times as much, m
 ROUNDED = 2.0
 """How widely shares of the highest class are rounded off toward 0, in units of its usual share, and
 toward 1; the larger, the straighter is the link (benchmarks/bench_trees.py)."""
+USUAL_SHARE = 0.2
+"""Share of what a link leaves unexplained that pairs of one group have in common, before a table
+says more: that of new sequences of measured and planted tables."""
+PRIOR_GROUPS = 10.0
+"""Groups that weigh as much as what is usual."""
 FAR = 0.5
 """What is left of the distance from the frequencies of the classes where a regime was not measured:
 as if errors were as large as all that models tell apart."""
@@ -351,13 +356,18 @@ def fit_link(
     prior: Floats,
     *,
     weight: Floats | None = None,
-    groups: float | None = None,
+    pair: Ints | None = None,
+    group: Ints | None = None,
 ) -> ClassLink:
     """Fit slope and thresholds to held-out predictions by the log loss.
 
     Few pairs say little of both. The slope is pulled toward that of a model whose predictions are
     expected latent values, and the thresholds toward those of all training pairs, as if both were
     known to `SLOPE_SPREAD` and `THRESHOLD_SPREAD`. The slope is never negative.
+
+    Pairs of one group, such as an antigen, tell less than as many others: by the share that they
+    have in common of what the link leaves unexplained (design effect; Kish, Survey Sampling, 1965).
+    It is pulled toward `USUAL_SHARE`, as few groups hardly tell it.
 
     Parameters
     ----------
@@ -369,8 +379,9 @@ def fit_link(
         `class_thresholds` of all pairs.
     weight : ndarray, shape=(R,), optional
         How much each pair counts, with mean 1.
-    groups : float, optional
-        Effective number of independent groups of the pairs; None: all are independent.
+    pair, group : ndarray, shape=(R,), optional
+        Number of each pair, which may be held out several times, and of its group; None: all are
+        others.
     """
     values = expected_latent(prior)
     bend = Bend(float(values[0]), float(values[-1]))
@@ -382,8 +393,9 @@ def fit_link(
     shares = np.diff(np.concatenate([[0.0], ndtr(prior), [1.0]]))
     unit = float(shares @ np.square(values))
     told = float(np.average(np.square(mixed / unit), weights=weight_R))
-    # pairs of one group count as one beside what is known before
-    trust = 1.0 if groups is None else max(1.0, len(mixed) / max(groups, 1.0))
+    pair = np.arange(len(mixed)) if pair is None else pair
+    group = pair if group is None else group
+    pairs, groups = effective_groups(pair, weight), effective_groups(group, weight)
     is_flat = told < LEAST_SHARE  # nothing is distinguished
 
     def usual_thresholds(ratio: float) -> Floats:
@@ -394,7 +406,7 @@ def fit_link(
         gaps = np.exp(values[2:])
         return float(values[0]), values[1] + np.concatenate([[0.0], np.cumsum(gaps)])
 
-    def loss(values: Floats) -> tuple[float, Floats]:
+    def loss(values: Floats, trust: float) -> tuple[float, Floats]:
         ratio, ends = unpack(values)
         latent = ratio / unit * mixed
         step = _steps(latent, number, ends)
@@ -416,8 +428,17 @@ def fit_link(
     start = np.concatenate([[1.0, ends[0]], np.log(np.maximum(np.diff(ends), 1e-3))])
     slopes = (1.0, 1.0) if is_flat else (0.0, MOST_RATIO)
     bounds = [slopes, (-MOST_LATENT, MOST_LATENT), *[(-12.0, 3.0)] * (classes - 2)]
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    ratio, ends = unpack(np.asarray(found.x, np.float64))
+
+    def fitted(share: float) -> tuple[float, float, Floats]:
+        # dependent pairs count for less beside what is known before
+        trust = len(mixed) / pairs * (1 + (pairs / groups - 1) * share)
+        found = minimize(loss, start, (trust,), jac=True, method="L-BFGS-B", bounds=bounds)
+        return trust, *unpack(np.asarray(found.x, np.float64))
+
+    trust, ratio, ends = fitted(USUAL_SHARE)
+    if pairs > groups:
+        gradient = _steps(ratio / unit * mixed, number, ends).gradient
+        trust, ratio, ends = fitted(_share_in_common(gradient, weight_R, pair, group))
     slope = ratio / unit
     information = weight_R * _steps(slope * mixed, number, ends).information / trust
     ordered = np.sort(predicted)
@@ -427,9 +448,8 @@ def fit_link(
     of_slope = float(information @ np.square(mixed)) + (unit / SLOPE_SPREAD) ** 2
     of_threshold = float(information.sum()) + 1 / THRESHOLD_SPREAD**2
     determinant = of_threshold * of_slope - both**2
-    factor = CROSS_VALIDATED
-    if groups is not None:  # of few groups, an interval is one of Student's t
-        factor *= (stdtrit(max(groups - 1, 1.0), 0.95) / WITHIN) ** 2
+    # few groups hardly tell what they have in common: an interval is one of Student's t
+    factor = CROSS_VALIDATED * (stdtrit(PRIOR_GROUPS + groups - 1, 0.95) / WITHIN) ** 2
     scale = factor / determinant
     of_all_pairs = np.square(OF_ALL_PAIRS * slope)
     errors = (scale * of_slope, scale * of_threshold + of_all_pairs, -scale * both)
@@ -445,6 +465,22 @@ def fit_link(
         ends=(float(ordered[outermost]), float(ordered[-1 - outermost])),
         errors=errors,
     )
+
+
+def _share_in_common(gradient: Floats, weight: Floats, pair: Ints, group: Ints) -> float:
+    """Return the share of the squares of gradients, (R,), that pairs of a group have in common."""
+    _, first, of_row = np.unique(pair, return_index=True, return_inverse=True)
+    weight_of_pair: Floats = np.asarray(np.bincount(of_row, weight))
+    mean: Floats = np.bincount(of_row, weight * gradient) / weight_of_pair
+    group = group[first]
+    pairs = effective_number(weight_of_pair)
+    groups = effective_groups(group, weight_of_pair)
+    common = mean_product(mean, group, weight_of_pair)
+    common /= float(np.average(np.square(mean), weights=weight_of_pair))
+    # the thresholds are fitted to the same pairs, which have a mean of 0 then
+    common = (common + 1 / pairs) / (1 + 1 / pairs - 1 / groups)
+    told = groups - 1
+    return (PRIOR_GROUPS * USUAL_SHARE + told * min(max(common, 0.0), 1.0)) / (PRIOR_GROUPS + told)
 
 
 def working_errors(part_RK: Floats, level: Floats, link: ClassLink, mixed: Floats) -> Floats:
@@ -472,30 +508,48 @@ class HeldOutClasses:
     """Index of each held-out pair, (R,)."""
     part_RK: Floats
     group: Ints
-    """Pairs of one group are one measurement, (R,)."""
+    """Pairs of one group are one measurement where parts are weighed, (R,)."""
+    dependent: Ints
+    """Pairs of one group have something in common that a link does not explain, (R,)."""
     prior: Floats
     """`class_thresholds` of all pairs, (C - 1,)."""
 
     @classmethod
-    def of(cls, pairs: LabelledPairs, rows: Ints, part_RK: Floats, group: Ints) -> HeldOutClasses:
-        """Take R of the pairs; `group`, (R,), is that of each."""
+    def of(
+        cls,
+        pairs: LabelledPairs,
+        rows: Ints,
+        part_RK: Floats,
+        group: Ints,
+        dependent: Ints | None = None,
+    ) -> HeldOutClasses:
+        """Take R of the pairs; `group`, (R,), is that of each, and of dependent ones by default."""
         prior = class_thresholds(pairs.pkd, len(pairs.quantity.classes), weights_of(pairs.share))
-        return cls(pairs=pairs, rows=rows, part_RK=part_RK, group=group, prior=prior)
+        dependent = group if dependent is None else dependent
+        return cls(
+            pairs=pairs,
+            rows=rows,
+            part_RK=part_RK,
+            group=group,
+            dependent=dependent,
+            prior=prior,
+        )
 
     @classmethod
     def joined(cls, several: Sequence[HeldOutClasses]) -> HeldOutClasses:
         """Join the pairs of several regimes of one table, whose groups stay apart."""
-        groups: list[Ints] = []
-        number = 0
-        for one in several:
-            _, dense = np.unique(one.group, return_inverse=True)
-            groups.append(dense + number)
-            number += int(dense.max()) + 1
+        regime = np.repeat(np.arange(len(several)), [len(one.rows) for one in several])
+
+        def apart(groups: Iterable[Ints]) -> Ints:
+            both = np.stack([regime, np.concatenate([*groups])])
+            return np.asarray(np.unique(both, axis=1, return_inverse=True)[1])
+
         return replace(
             several[0],
             rows=np.concatenate([one.rows for one in several]),
             part_RK=np.concatenate([one.part_RK for one in several]),
-            group=np.concatenate(groups),
+            group=apart(one.group for one in several),
+            dependent=apart(one.dependent for one in several),
         )
 
     @cached_property
@@ -543,7 +597,11 @@ class HeldOutClasses:
     def take(self, some: Bools) -> HeldOutClasses:
         """Return some of these pairs."""
         return replace(
-            self, rows=self.rows[some], part_RK=self.part_RK[some], group=self.group[some]
+            self,
+            rows=self.rows[some],
+            part_RK=self.part_RK[some],
+            group=self.group[some],
+            dependent=self.dependent[some],
         )
 
     @property
@@ -566,7 +624,8 @@ class HeldOutClasses:
             self.level,
             self.prior,
             weight=self.weight,
-            groups=effective_groups(self.group, self.weight),
+            pair=self.rows,
+            group=self.dependent,
         )
 
     def weigh(self, stack: Callable[[Floats, Ints], Floats]) -> tuple[Floats, ClassLink]:

@@ -283,10 +283,8 @@ class WeighedRegime:
     mixture: Mixture
     """Weights of the parts, those without weight left out, and the calibration of sigma."""
     tested: TestedPairs
-    group: Ints
-    """Pairs of one group are one measurement where parts are weighed, (R,), as all below."""
     distance: Ints
-    """Differences from the nearest training sequences."""
+    """Differences from the nearest training sequences, (R,), as all below."""
     tells_sigma: NDArray[np.bool_]
     """Whether the label is exact, and counts for at least `LEAST_WEIGHT`."""
     predicted: Floats
@@ -351,7 +349,7 @@ def weigh_run(
 
 def _weighing_groups(measured: MeasuredRegime, tested: TestedPairs) -> Ints:
     """Return the groups by which R tested pairs weigh parts, (R,)."""
-    smallest = min(tested.groups, key=effective_groups)
+    smallest = tested.smallest_groups
     if measured.note and effective_groups(smallest) < LEAST_GROUPS:
         return tested.rows  # too few to weigh by: each pair counts
     return smallest
@@ -369,7 +367,8 @@ def _tested_classes(
     """Return the classes of the tested pairs of a regime, and what the parts predict of them."""
     tested = TestedPairs.of(pairs, measured)
     group = _weighing_groups(measured, tested)
-    return HeldOutClasses.of(pairs, tested.rows, _part_predictions(tested, folds), group)
+    part_RK = _part_predictions(tested, folds)
+    return HeldOutClasses.of(pairs, tested.rows, part_RK, group, tested.smallest_groups)
 
 
 def weigh(
@@ -401,11 +400,10 @@ def weigh(
         measured=measured,
         folds=folds,
         tested=tested,
-        group=smallest,
         distance=distance,
     )
     if pairs.quantity.classes:
-        of_classes = HeldOutClasses.of(pairs, rows, part_RK, smallest)
+        of_classes = _tested_classes(pairs, measured, folds)
         usual_K = np.array([USUAL_WEIGHTS.get(name, 1.0) for name in names])
         usual_K /= usual_K.sum()
         is_far = distance > _reach(distance)
@@ -443,7 +441,7 @@ def weigh(
     weighed = Mixture(used, 1.0, 0.0)
     variance = tested.take([weighed.variance(fold.variances, len(pairs)) for fold in folds])
     of_tested = Errors(error, predicted_R, variance, distance, censored, rows)
-    apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
+    apart, fold_of_apart = _errors_apart(pairs, measured, folds, weighed)
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, tested.fold[judging])
@@ -510,10 +508,9 @@ def _errors_apart(
     pairs: LabelledPairs,
     measured: MeasuredRegime,
     folds: Sequence[Predictions],
-    weights: Mapping[str, float],
+    mixture: Mixture,
 ) -> tuple[Errors, Ints]:
     """Return the errors of neighbourhoods that folds hold out beside the tested pairs, by fold."""
-    mixture = Mixture(weights, 1.0, 0.0)
     errors = [Errors.none()]
     fold_of_row = [np.zeros(0, np.int64)]
     for number, (fold, split) in enumerate(zip(folds, measured.splits, strict=True)):
@@ -821,7 +818,7 @@ def _expect_classes(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
         expected_R = held_out.mean
         if name != MEAN:
             latent = tested.take([fold.predicted[name] for fold in folds])
-            alone = HeldOutClasses.of(pairs, tested.rows, latent[:, None], held_out.group)
+            alone = HeldOutClasses.of(pairs, tested.rows, latent[:, None], tested.smallest_groups)
             expected_R = alone.expected(tested.fold)
         for number, fold in enumerate(folds):
             inside = tested.fold == number

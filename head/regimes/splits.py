@@ -323,11 +323,6 @@ class PairGroups:
         return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
 
     @cached_property
-    def clones(self) -> Ints:
-        """Group pairs by the clones of their antibodies."""
-        return self._of_pairs("antibody", self._clones)
-
-    @cached_property
     def antibody(self) -> Ints:
         """Group pairs by the clusters of their antibodies, by identity and clones."""
         chains = self.pairs.table.antibodies.chains
@@ -372,7 +367,7 @@ class PairGroups:
             "antibody": {
                 "exact": self.pairs.antibody,
                 antibody_identity: self.antibody,
-                "clone": self.clones,
+                "clone": self._of_pairs("antibody", self._clones),
             },
             "antigen": {
                 "exact": self.pairs.antigen,
@@ -506,6 +501,21 @@ def standard_error(value_R: Floats, group: Ints) -> float:
     return float(np.sqrt(np.square(away_G).sum() * n / max(n - 1, 1e-9)) / len(value_R))
 
 
+def mean_product(value_R: Floats, group: Ints, weight: Floats | None = None) -> float:
+    """Return the mean product of the values of two rows of a group; 0 if none has two.
+
+    Of values with variance 1, it is an intraclass correlation. `weight`, (R,), is that of each row.
+    """
+    _, dense = np.unique(group, return_inverse=True)
+    weight_R = np.ones(len(value_R)) if weight is None else weight
+    sums = np.bincount(dense, weight_R * value_R)
+    sizes = np.square(np.bincount(dense, weight_R)).sum()
+    number = float(sizes - np.square(weight_R).sum())
+    if number <= 1e-9 * float(sizes):  # but for rounding
+        return 0.0
+    return float(np.square(sums).sum() - np.square(weight_R * value_R).sum()) / number
+
+
 def learned_rows(split: Split) -> Ints:
     """Return the pairs that models in closed form learn from: training and validation, (F,)."""
     return np.flatnonzero((split.part == TRAIN) | (split.part == VALIDATION))
@@ -561,13 +571,6 @@ def is_trainable(part: PartOfPairs) -> bool:
     n_train = int((part == TRAIN).sum())
     n_validation = int((part == VALIDATION).sum())
     return n_train > n_validation > 0 and bool((part == TEST).any())
-
-
-def describe_parts(splits: Sequence[Split]) -> str:
-    """Say how many folds there are, and how many pairs each part of the first one has."""
-    rows = splits[0].rows_per_part()
-    parts = ", ".join(f"{n} {name}" for name, n in rows.items() if n)
-    return f"{counted(len(splits), 'fold')}, the first with {parts} pairs"
 
 
 def thinned(split: Split, share: float, seed: int) -> Split:
