@@ -352,6 +352,30 @@ def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path):
     assert (table["difference_sigma"] > 0).all()
 
 
+def test_what_parts_differ_in_is_a_part_of_the_sigma_of_a_difference(case, tmp_path):
+    predictor = abag.load_predictor(case.runs["gp"])
+    ridge = abag.load_predictor(case.runs["ridge"]).parts.models
+    predictor = replace(
+        predictor, parts=replace(predictor.parts, models={**predictor.parts.models, **ridge})
+    )
+
+    def scanned(**weights):
+        regimes = {}
+        for name, used in predictor.regimes.items():
+            mixture = replace(used.mixture, spread=1.0, weights=weights)
+            regimes[name] = replace(used, mixture=mixture)
+        mixed = replace(predictor, regimes=regimes)
+        out = tmp_path / f"{len(weights)}-{next(iter(weights))}.csv"
+        return run_scan(case, out, mixed, region="cdrh3")[1]
+
+    both = scanned(gp=0.25, ridge=0.75)
+    process = scanned(gp=1.0)
+    differ = process["difference"] - scanned(ridge=1.0)["difference"]
+    expected = np.sqrt(process["difference_sigma"] ** 2 + 0.25 * 0.75 * differ**2)
+    assert (expected > 1.04 * process["difference_sigma"]).any()
+    np.testing.assert_allclose(both["difference_sigma"], expected, atol=3e-4)
+
+
 def test_the_sigma_of_a_difference_is_never_smaller_than_what_the_models_say(case, tmp_path):
     predictor = abag.load_predictor(case.runs["gp"])
     (regime,) = predictor.regimes.values()

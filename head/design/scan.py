@@ -5,9 +5,9 @@ single ones are scored. A mutant and its parent are predicted by the same models
 largely share, so the sigma of a difference is not that of two predictions. It is the standard
 deviation of the difference (over trees, the joint posterior of a Gaussian process, or else the
 members of an ensemble) times ``spread`` (`models.ridge`) where that makes it larger: errors of
-single predictions that do not follow their deviation do not say that differences are right. The
-residual noise is left out: what of it a mutant shares with its parent is not known. A single
-network or a ridge has no such deviation.
+single predictions that do not follow their deviation do not say that differences are right. What
+the parts of a stack differ in is added. The residual noise is left out: what of it a mutant shares
+with its parent is not known. A single network or a ridge has no such deviation.
 The page of a scan shows the first parents, as many as fit, each a map of residues by positions, and
 a table of the best mutants. P pairs of an antibody and an antigen in a batch: its parents, then its
 mutants.
@@ -168,38 +168,32 @@ def _with_differences(
     parent: Index,
     regimes: FoundRegimes,
 ) -> pd.DataFrame:
-    """Add the difference of each pair from its parent, (P,), and its sigma if there is one."""
-    pkd = scores["pkd_predicted"].to_numpy()
-    at = list(scores).index("regime")
-    scores.insert(at, "difference", pkd - predict_parents(predictor, vectors, parent, regimes))
-    parts = predictor.parts
-    if parts.with_variance and not predictor.quantity.classes:
-        _, variances = parts.predict_with_variance(vectors, (), other=parent)
-        sigma = np.zeros(len(scores))
-        for name in set(regimes.used.tolist()):
-            mixture = predictor.regimes[name].mixture
-            rows = regimes.used == name
-            variance = mixture.variance(variances, len(scores))
-            sigma[rows] = max(mixture.spread, 1.0) * np.sqrt(variance[rows])
-        scores.insert(at + 1, "difference_sigma", sigma)
-    return scores
+    """Add the difference of each pair from its parent, (P,), and its sigma if there is one.
 
-
-def predict_parents(
-    predictor: Predictor, vectors: PairVectors, parent: Index, regimes: FoundRegimes
-) -> Floats:
-    """Predict the parent of each pair as if it were of the regime of the pair, (P,) in pKd.
-
-    A parent that was measured is predicted with the weights of known pairs, which follow its label;
-    those of new variants shrink predictions toward the mean. The difference of the two would be a
-    matter of the regimes, whatever is mutated.
+    The parent of a pair is predicted as if it were of the regime of the pair. One that was measured
+    is predicted with the weights of known pairs, which follow its label; those of new variants
+    shrink predictions toward the mean. The difference of the two would be a matter of the regimes,
+    whatever is mutated.
     """
-    parents, row_of_pair = np.unique(parent.astype(np.int64), return_inverse=True)
+    at = list(scores).index("regime")
     names = {*regimes.used.tolist()}
     weighed = {part for name in names for part in predictor.regimes[name].mixture.weights}
-    parts = predictor.parts.predict(vectors.take(parents), weighed)
-    of_pair = {part: of_parents[row_of_pair] for part, of_parents in parts.items()}
-    return predictor.mix(of_pair, regimes)
+    parts = predictor.parts
+    predicted, variances = parts.predict_with_variance(vectors, weighed, other=parent)
+    of_parents = {part: of_pairs[parent] for part, of_pairs in predicted.items()}
+    pkd = scores["pkd_predicted"].to_numpy()
+    scores.insert(at, "difference", pkd - predictor.mix(of_parents, regimes))
+    if parts.with_variance and not predictor.quantity.classes:
+        differences = {part: predicted[part] - of_parents[part] for part in predicted}
+        sigma = np.zeros(len(scores))
+        for name in names:
+            mixture = predictor.regimes[name].mixture
+            rows = regimes.used == name
+            square = max(mixture.spread, 1.0) ** 2 * mixture.variance(variances, len(scores))
+            # trees may give a mutant the value of its parent where other parts do not
+            sigma[rows] = np.sqrt(square + mixture.variance_between(differences))[rows]
+        scores.insert(at + 1, "difference_sigma", sigma)
+    return scores
 
 
 def _with_likelihoods(
