@@ -516,7 +516,7 @@ def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
 
 def _scorer(
     predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints
-) -> tuple[Scorer, list[Ints], ReadFeatures | None]:
+) -> tuple[Scorer, list[NDArray[np.integer[Any]]], ReadFeatures | None]:
     """Return what scores some pairs of a table, (R,), as `predict` does, and these for it."""
     pairs = inputs.pairs
     sides = []
