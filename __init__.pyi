@@ -222,7 +222,7 @@ class _EstimatorKeywords(TypedDict, total=False):
     deterministic: bool
 
 def adapt_encoders(
-    table: AnyTable,
+    table: AnyTables,
     out: Path | str,
     *,
     split_from: Path | str,
@@ -366,7 +366,7 @@ def embed_table(
 def evaluate(
     run: Path | str,
     *,
-    table: AnyTable | None = None,
+    table: AnyTables | None = None,
     say: Callable[[str], None] | Literal[False] | None = None,
     progress: bool = False,
     columns: Mapping[str, str] = ...,
@@ -725,7 +725,7 @@ def share(
     license: str | None = None,
 ) -> ShareSummary: ...
 def sweep(
-    table: AnyTable,
+    table: AnyTables,
     store: Path | str,
     folder: Path | str,
     *,

@@ -37,9 +37,11 @@ _STORE_FUNCTIONS = {
 
 # Arguments and options that several commands share.
 _PATH = UserPath()
-_TABLE = click.argument("table", type=_PATH)
 _TABLES = click.argument(
     "table", type=_PATH, nargs=-1, required=True, metavar="TABLE...", callback=one_or_all
+)
+_MAYBE_TABLES = click.argument(
+    "table", type=_PATH, nargs=-1, metavar="[TABLE...]", callback=one_or_all
 )
 _STORE = click.option(
     "--store", cls=GroupedOption, group="Data", type=_PATH, required=True, help="Folder of vectors."
@@ -213,7 +215,7 @@ def fit(
 
 
 @_command("predict")
-@click.argument("table", type=_PATH, nargs=-1, metavar="[TABLE...]", callback=one_or_all)
+@_MAYBE_TABLES
 @click.option(
     "--run",
     type=_PATH,
@@ -309,7 +311,7 @@ def report() -> None:
 
 
 @_command("evaluate")
-@click.argument("table", type=_PATH, required=False)
+@_MAYBE_TABLES
 @_RUN
 def evaluate(run: Path, as_json: bool, **options: Any) -> None:
     """Score a finished run again, or on another table.
@@ -328,10 +330,10 @@ def evaluate(run: Path, as_json: bool, **options: Any) -> None:
 
 
 @_command("sweep")
-@_TABLE
+@_TABLES
 @_STORE
 @click.option("--sweep", "folder", type=_PATH, required=True, help="Folder of the sweep.")
-def sweep(table: Path, store: Path, folder: Path, as_json: bool, **options: Any) -> None:
+def sweep(table: Tables, store: Path, folder: Path, as_json: bool, **options: Any) -> None:
     """Search for the head that predicts best on inner folds.
 
     Needs the extra sweep. Run it again to continue; several processes can share the work. The test
@@ -383,7 +385,7 @@ def rank() -> None:
 
 
 @_passes_on("adapt_encoders", name="adapt")
-@_TABLE
+@_TABLES
 @_out("--out", "Folder of the adapter.")
 def adapt() -> None:
     """Adapt encoders to a split's training pairs by LoRA.
@@ -419,7 +421,7 @@ def share() -> None:
 
 
 @_passes_on("export_residues", name="residues")
-@_TABLE
+@_TABLES
 @_out("--out", "New folder, or one that the same command began.")
 def residues() -> None:
     """Write a vector per residue, for models of your own.

@@ -53,7 +53,7 @@ from abag.embed.tables.chains import KINDS
 from abag.embed.tables.options import ReferenceOptions, TableOptions
 from abag.head.evaluation import metrics
 from abag.head.labels.labelled_pairs import read_labelled_pairs, training_labels
-from abag.head.labels.options import LabelOptions
+from abag.head.labels.options import LabelOptions, PairColumnOptions, named_beside
 from abag.head.models.network import one_sided_errors
 from abag.head.models.probit import latent_labels
 from abag.head.regimes.splits import (
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 
     from abag.embed.encoders.identity import Identity
     from abag.embed.tables.chains import Kind
+    from abag.embed.tables.table import TableLike
     from abag.head.labels.labelled_pairs import LabelledPairs
 
 
@@ -228,6 +229,16 @@ def _read_as_in(saved: SavedRun, config: AdaptConfig) -> AdaptConfig:
             was = "not given" if before is None else f"{before}"
             say(f"{saved.run}: {option.flag} was {was}; {given} is used")
     return replace(config, **of_run)
+
+
+def _read_pairs(table: TableLike, config: AdaptConfig, saved: SavedRun | None) -> LabelledPairs:
+    """Read pairs and labels, where a split is of a run with the columns that joined its labels."""
+    if saved is None:
+        return read_labelled_pairs(table, config, config)
+    # of a pair, categories keep measurements apart, errors and weights give the median
+    joined = {name: saved.config[name] for name in ("categories", "error", "weight")}
+    named = named_beside(PairColumnOptions(**joined))
+    return read_labelled_pairs(table, config, config, saved.layout, named)
 
 
 def _refuse_other_labels(saved: SavedRun, pairs: LabelledPairs) -> None:
@@ -528,7 +539,7 @@ class AdapterTraining(ResumableTraining):
 
 
 def adapt_encoders(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     out: Path | str,
     *,
     split_from: Path | str,
@@ -541,7 +552,7 @@ def adapt_encoders(
 
     Parameters
     ----------
-    table : path or DataFrame
+    table : path, DataFrame or list of these
         Pairs with a measured affinity.
     out : path
         Folder of the adapter; created if it does not exist.
@@ -576,7 +587,7 @@ def adapt_encoders(
     plan = plan_device(config.device, config.precision)
     if plan.precision == "fp16":  # whose gradients would need loss scaling
         plan = plan_device(config.device, "fp32")
-    pairs = read_labelled_pairs(table, config, config, None if saved is None else saved.layout)
+    pairs = _read_pairs(table, config, saved)
     say(pairs.reading.line)
     pairs.report_problems()
     assignment = assign_pairs(pairs, config, saved)

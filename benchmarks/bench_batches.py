@@ -54,34 +54,43 @@ STARTS = {name: (48, 150) for name in ("her2", "rbd", "her2skewed", "rbdskewed")
 # ---- libraries -----------------------------------------------------------------------------------
 
 
-def planted_library(law, number=3000, seed=5):
-    """Draw variants of trastuzumab's CDR H3 with labels by a law, and noise of 0.3."""
-    rng = np.random.default_rng(seed)
+def planted_law(law, rng):
+    """Draw a law; return a function from the residues of CDR H3, as numbers, to their label."""
     parent = [RESIDUES.index(HEAVY[FIRST_SITE + at]) for at in range(SITES)]
     sites = np.arange(SITES)
     effect = rng.normal(0, 0.5, (SITES, 20))
     effect -= effect[sites, parent][:, None]
     effect -= 0.15 * (np.arange(20) != np.array(parent)[:, None])
     together = rng.normal(0, 0.35, (SITES, 20, SITES, 20))
-    drawn = set()
-    while len(drawn) < number:
-        residues = list(parent)
-        for site in rng.choice(SITES, rng.integers(1, 6), replace=False):
-            residues[site] = int(rng.integers(20))
-        drawn.add(tuple(residues))
-    rows = []
-    for residues in sorted(drawn):
+
+    def label_of(residues):
         label = 7 + effect[sites, residues].sum()
         if law == "epistatic":
             changed = [site for site in sites if residues[site] != parent[site]]
             for first in changed:
                 for second in (site for site in changed if site < first):
                     label += together[first, residues[first], second, residues[second]]
-        if law == "floor":
-            label = max(label, 6.0)
+        return max(label, 6.0) if law == "floor" else label
+
+    return label_of
+
+
+def planted_library(law, number=3000, seed=5):
+    """Draw variants of trastuzumab's CDR H3 with labels by a law, and noise of 0.3."""
+    rng = np.random.default_rng(seed)
+    label_of = planted_law(law, rng)
+    parent = [RESIDUES.index(HEAVY[FIRST_SITE + at]) for at in range(SITES)]
+    drawn = set()
+    while len(drawn) < number:
+        residues = list(parent)
+        for site in rng.choice(np.arange(SITES), rng.integers(1, 6), replace=False):
+            residues[site] = int(rng.integers(20))
+        drawn.add(tuple(residues))
+    rows = []
+    for residues in sorted(drawn):
         loop = "".join(RESIDUES[residue] for residue in residues)
         heavy = HEAVY[:FIRST_SITE] + loop + HEAVY[FIRST_SITE + SITES :]
-        rows.append((heavy, LIGHT, ANTIGEN, label))
+        rows.append((heavy, LIGHT, ANTIGEN, label_of(list(residues))))
     frame = pd.DataFrame(rows, columns=["heavy", "light", "antigen", "pKd"])
     frame["pKd"] = (frame["pKd"] + rng.normal(0, 0.3, number)).round(3)
     return frame

@@ -21,7 +21,7 @@ of all, and prints what held-out rows say: negative log-likelihood less that wit
 large that part is beside the true error, which planted laws tell; how often it is 0.
 
 `score` fits and predicts as a user does, and writes a line of JSON per draw: likelihood and intervals of sigma on
-held-out rows. Two checkouts that run it on the same draws can be compared.
+held-out rows; `widest` is the RMSE over sigma of the tenth with the largest. Two checkouts that run it on the same draws can be compared.
 
 `screen` asks whether the first two folds of a regime tell that its network gets no weight, so that
 the other folds could be spared: it does if the network has weight in at most 5 % of draws of their
@@ -117,7 +117,7 @@ def collect(folder, out, name, size, seed):
     def weigh_and_keep(pairs, measured, folds, every):
         asked.clear()
         weighed = weigh(pairs, measured, folds, every)
-        group = weighed.group
+        group = weighing._weighing_groups(measured, weighed.tested)
         regime = measured.regime.name
         parts_KR = [
             weighed.tested.take([f.predicted[name] for f in folds]) for name in folds[0].parts
@@ -416,8 +416,12 @@ def score(folder, out, name, size, seed):
         predicted = abag.predict(unlabelled, at / "run", store=at / "store")
     sigma = predicted["sigma"].to_numpy(float)
     error = held_out["pKd"].to_numpy(float) - predicted["pkd_predicted"].to_numpy(float)
+    widest = sigma >= np.quantile(sigma, 0.9)
+    squares = np.square(error[widest]).mean() / np.square(sigma[widest]).mean()
     found = {
         "table": name, "size": size, "seed": seed,
+        "widest": float(np.sqrt(squares)),
+        "widest held": float(np.mean(np.abs(error[widest]) < 1.645 * sigma[widest])),
         "likelihood": float(np.mean(np.log(sigma) + np.square(error / sigma) / 2)),
         "held": float(np.mean(np.abs(error) < 1.645 * sigma)),
         "largest": float(sigma.max()),

@@ -1,12 +1,14 @@
 """Compare what abag reads of a table of other people with a reading by pandas alone.
 
     python benchmarks/bench_public_tables.py TABLE --column heavy=NAME --column antigen=NAME
-        --column pkd=NAME --label kd_m [--no-antigen | --antigen SEQ] [--hold-out .3] --out lines.jsonl
+        --column pkd=NAME --label kd_m [--no-antigen | --antigen SEQ] [--sequences FILE]
+        [--hold-out .3] --out lines.jsonl
     python benchmarks/bench_public_tables.py --tiny --out lines.jsonl     # seconds, on a CPU
 
 The columns have to be named, so that pandas needs no rule of abag to find them. pandas reads every
-cell as text, converts the labels by the plain formula of their unit, and takes the median over rows
-with the same cells of sequences; of abag it is told only which rows were skipped for a sequence.
+cell as text and converts the labels by the plain formula of their unit, without the error behind
++/-. It takes the median over rows with the same cells of sequences, or of names of --sequences,
+bounds apart; of abag it is told only which rows were skipped for a sequence.
 Then the table is embedded with residue composition and fitted with ridge, as a new user would.
 One JSON object is written: counts and labels of both, and whether they agree.
 
@@ -54,12 +56,15 @@ def read_with_pandas(path, columns, unit, skipped):
         frame = pd.read_csv(path, dtype=str, sep="\t" if path.suffix == ".tsv" else ",")
     label = columns.get("pkd", columns.get("label"))
     with np.errstate(invalid="ignore", divide="ignore"):
-        value = FORMULAS[unit](pd.to_numeric(frame[label], errors="coerce"))
+        number = frame[label].str.partition("+/-")[0].str.lstrip("<> ")
+        value = FORMULAS[unit](pd.to_numeric(number, errors="coerce"))
     named = [columns[role] for role in SEQUENCES if role in columns]
     valid = np.isfinite(value) & ~frame.index.isin([row - 2 for row in skipped])  # 1: the header
-    rows = frame[valid].assign(value=value)
+    is_bound = frame[label].str.startswith((">", "<"), na=False)
+    rows = frame[valid].assign(value=value, is_bound=is_bound)
     cells = rows[named].fillna("").apply(lambda cell: cell.str.strip().str.upper())
-    return len(frame), len(rows), rows["value"].groupby([cells[name] for name in named]).median()
+    keys = [*(cells[name] for name in named), rows["is_bound"]]
+    return len(frame), len(rows), rows["value"].groupby(keys).median()
 
 
 def read_with_abag(path, reading, columns, store, skipped):
@@ -72,7 +77,8 @@ def read_with_abag(path, reading, columns, store, skipped):
     cells = (
         pairs.frame[named].fillna("").astype(str).apply(lambda cell: cell.str.strip().str.upper())
     )
-    labels = pd.Series(pairs.y).groupby([cells[name] for name in named]).median()
+    keys = [*(cells[name] for name in named), pd.Series(pairs.censored != 0)]
+    labels = pd.Series(pairs.y).groupby(keys).median()
     return planned, labels
 
 
@@ -88,6 +94,7 @@ def reading_of(given):
     columns = dict(text.partition("=")[::2] for text in given.column)
     reading = {"columns": columns, "bad_rows": "skip", "label": given.label}
     reading |= {"no_antigen": given.no_antigen, "antigen": given.antigen}
+    reading |= {"sequences": given.sequences}
     return reading | {"better": given.better}, columns
 
 
@@ -199,6 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--label", choices=FORMULAS, default="pkd")
     parser.add_argument("--better", choices=["higher", "lower"])
     parser.add_argument("--antigen")
+    parser.add_argument("--sequences", action="append", default=[], metavar="FILE")
     parser.add_argument("--no-antigen", action="store_true")
     parser.add_argument("--hold-out", type=float, metavar="SHARE")
     parser.add_argument("--tiny", action="store_true")

@@ -2,26 +2,40 @@
 
     python benchmarks/bench_scan.py [TABLE] [--encoder NAME] [--limit N] [--region LIST ...]
                                     [--pairs-of N] [--out DIR]
+    python benchmarks/bench_scan.py --planted FIRST LAST --out DIR
 
 A predictor (8 networks) is fitted to the first N rows of TABLE, or of the synthetic demo table;
 antigens are encoded by residue composition. Each region is scanned twice, against the first antigen
 of TABLE: cold, with the store of the fit, and warm, with all mutants in the store. A third column
 has the time of `predict` for the rows of the warm scan: what numbering, differences and the
 heat map add to it.
+
+`--planted` compares the differences of scans, and their sigma, with laws whose effects are known, of
+libraries that are numbered from FIRST to LAST - 1 (each four have one law): default fits of 60, 120
+and 300 variants, and the mutants of CDR H3 of three measured and three other ones. Lines go to
+`planted.jsonl` in DIR, which is added to; means of the regimes with 25 mutants or more are printed by
+the factor of the predictor's sigma: how much of the differences is within 1.64 sigma, sigma over their
+error (root mean squares), and of how many mutants that are predicted to improve by more than sigma it
+is true. Sigma is the standard deviation over models, times that factor (`before`), alone (`models`),
+or times the factor where it is above 1 (`now`); `none` is 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from bench_batches import FIRST_SITE, HEAVY, PLANTED, RESIDUES, SITES, planted_law, planted_library
 
 import abag
+from abag.core.messages import reporting
 from abag.embed.tables.pairs import read_pairs
 from abag.head.demo import demo_table
 
@@ -36,6 +50,8 @@ TRASTUZUMAB = {
 def main() -> None:
     """Time `abag scan`, and write a report."""
     args = arguments()
+    if args.planted:
+        return planted(args.out / "planted.jsonl", *args.planted)
     table = demo_table() if args.table is None else args.table
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder)
@@ -66,6 +82,84 @@ def main() -> None:
     print("\n".join(lines))
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "scan.md").write_text("\n".join(lines) + "\n")
+    return None
+
+
+SIZES = (60, 120, 300)
+WAYS = {
+    "before": lambda factor: factor,
+    "models": lambda factor: 1.0,
+    "now": lambda factor: max(factor, 1.0),
+    "none": lambda factor: 0.0,
+}
+
+
+def planted(path, first, last):
+    """Scan planted libraries, add lines to a file, and print means of all that it has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for seed in range(first, last):
+        for law in PLANTED:
+            for size in SIZES:
+                lines = [*scan_planted(law, size, seed)]
+                with path.open("a") as out:
+                    out.writelines(json.dumps(line) + "\n" for line in lines)
+    show_planted(pd.read_json(path, lines=True))
+
+
+def scan_planted(law, size, seed):
+    """Yield a line for each regime and way of the mutants of six variants."""
+    library = planted_library(law, seed=5 + seed // 4)
+    label_of = planted_law(law, np.random.default_rng(5 + seed // 4))
+
+    def truth(heavy):
+        return label_of([RESIDUES.index(heavy[FIRST_SITE + site]) for site in range(SITES)])
+
+    order = np.random.default_rng([size, seed]).permutation(len(library))
+    learned = library.iloc[order[:size]]
+    parents = library.iloc[[*order[:3], *order[size : size + 3]]].drop(columns="pKd")
+    with tempfile.TemporaryDirectory() as folder, reporting(silent=True, bars=False):
+        at = Path(folder)
+        abag.embed_table(
+            learned, at / "store", antibody_encoder="composition", antigen_encoder="composition"
+        )
+        abag.fit(learned, at / "store", at / "run", report=False)
+        scanned = abag.scan(at / "run", parents=parents, region="cdrh3", store=at / "store")
+        regimes = abag.load_predictor(at / "run").regimes
+    outside = slice(None, FIRST_SITE), slice(FIRST_SITE + SITES, None)  # without effects
+    scanned = scanned[scanned["heavy"].map(lambda h: all(h[at] == HEAVY[at] for at in outside))]
+    of_parent = dict(zip(scanned["parent"].unique(), parents["heavy"].map(truth), strict=True))
+    scanned = scanned.assign(true=scanned["heavy"].map(truth) - scanned["parent"].map(of_parent))
+    for regime, mutants in scanned.groupby("regime"):
+        factor = regimes[regime].mixture.spread
+        error = mutants["difference"] - mutants["true"]
+        of_models = mutants["difference_sigma"] / max(factor, 1.0)
+        for way, of_factor in WAYS.items():
+            sigma = of_models * of_factor(factor)
+            called = mutants["difference"] > sigma
+            yield {
+                "law": law, "size": size, "seed": seed, "regime": regime, "mutants": len(mutants),
+                "factor": factor, "way": way, "within": float((error.abs() <= 1.645 * sigma).mean()),
+                "over error": float(np.sqrt(np.square(sigma).mean() / np.square(error).mean())),
+                "called": int(called.sum()), "right": int((called & (mutants["true"] > 0)).sum()),
+                "improve": int((mutants["true"] > 0).sum()),
+            }  # fmt: skip
+
+
+def show_planted(frame, least=25):
+    """Print means by the factor of the predictor's sigma, and by law."""
+    frame = frame[frame["mutants"] >= least]
+    frame["factor is"] = pd.cut(
+        frame["factor"], [-1, 0, 0.6, 1, np.inf], labels=["0", "to .6", "to 1", "above"]
+    )
+    for by in ("factor is", "law", "size", None):
+        key = ["way"] if by is None else [by, "way"]
+        groups = frame.groupby(key, sort=False, observed=True)
+        table = groups[["within", "over error"]].mean()
+        table["tenth within"] = groups["within"].quantile(0.1)
+        sums = groups[["called", "right", "improve"]].sum()
+        table["right"] = sums["right"] / sums["called"]
+        table["found"] = sums["right"] / sums["improve"]
+        print(table.assign(regimes=groups.size()).sort_index().round(3).to_string(), "\n")
 
 
 def arguments() -> argparse.Namespace:
@@ -77,6 +171,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--region", nargs="+", default=["cdrh3", "cdr", "fv"])
     parser.add_argument("--pairs-of", type=int, default=20)
     parser.add_argument("--tiny", action="store_true", help="100 rows, one region")
+    parser.add_argument("--planted", type=int, nargs=2, metavar=("FIRST", "LAST"))
     parser.add_argument("--out", type=Path, default=Path())
     args = parser.parse_args()
     if args.tiny:

@@ -11,7 +11,8 @@ Judged by rows that abag never saw.
     python benchmarks/bench_trees.py collect --tiny --out DIR
 
 `collect` is that of `bench_mixing.py`, and keeps `trees` with the other parts. `--others` are fitted in
-every fold, too: a random forest, boosted trees (of scikit-learn), and `relevance`, kernel ridge whose
+every fold, too: a random forest, one that tries all columns at each node (`bagged`), boosted trees
+(all of scikit-learn), and `relevance`, kernel ridge whose
 columns are weighed three times by the mean squared slope of the fit before (Radhakrishnan et al.,
 Science 383:1461, 2024, on the diagonal). They read what `trees` read. The same
 rows are predicted by ridge, forest and process of scikit-learn as in `bench_peers.py`. `choose` fits these
@@ -48,7 +49,7 @@ from scipy.spatial.distance import cdist
 PEERS = ("ridge", "forest", "process")
 NAMES = ("her2", "rbd", "hiv", "skempi", "additive", "epistatic")
 BUILT_IN = "trees"
-OTHERS = {"forest": 100, "boosted": 150, "relevance": 3}
+OTHERS = {"forest": 100, "boosted": 150, "relevance": 3, "bagged": 50}
 """Number of trees, or of times that columns are weighed."""
 WIDTHS = (0.3, 1.0, 3.0, 10.0)
 """Squared lengths of kernels, relative to the median squared distance."""
@@ -95,7 +96,7 @@ class Relevance:
     def __init__(self, rounds):
         self.rounds = rounds
 
-    def fit(self, x_NC, y, _weight=None):
+    def fit(self, x_NC, y, sample_weight=None):
         spread = x_NC.std(axis=0)
         # columns of 0 and 1 as they are
         self.scale = np.where(np.isin(x_NC, (0, 1)).all(axis=0), 1.0, 1 / np.maximum(spread, 1e-9))
@@ -175,6 +176,7 @@ def fit_trees(name):
         x_FC = inputs(training.vectors.take(training.rows), columns)
         number = OTHERS[name]
         model = {
+            "bagged": lambda: RandomForestRegressor(number, min_samples_leaf=2, random_state=0),
             "forest": lambda: RandomForestRegressor(
                 number, min_samples_leaf=2, max_features=1 / 3, random_state=0
             ),
@@ -184,7 +186,7 @@ def fit_trees(name):
             ),
             "relevance": lambda: Relevance(number),
         }[name]()  # fmt: skip
-        model.fit(x_FC, training.pkd, training.weight)
+        model.fit(x_FC, training.pkd, sample_weight=training.weight)
         FITTED[len(FITTED)] = (model, columns)
         SECONDS[name] += time.thread_time() - started
         return Trees(Number(len(FITTED) - 1))
@@ -334,6 +336,56 @@ def least_ratio(error, other, groups):
     return float(np.quantile(ratios, 0.05))
 
 
+def judge_luck(frame, fewest=3):
+    """Print how much of the best regressor's lead is luck of a draw.
+
+    `told` is the regressor that the other draws of a table, size and regime say is best: it knows the
+    table, and not the draw. `ratio` is abag's error over that of one regressor for all draws, the best of
+    them, and its 90 % interval that of draws drawn again.
+    """
+    rng = np.random.default_rng(0)
+    told, cells = [], []
+    for cell, draws in frame.groupby(["table", "size", "regime"], sort=False):
+        if len(draws) < fewest:
+            continue
+        stack_D = draws[f"+ {BUILT_IN}"].to_numpy()
+        error_DM = draws[[f"peer {peer}" for peer in PEERS]].to_numpy()
+        best_D = error_DM.min(axis=1)
+        others_DM = error_DM.sum(axis=0) - error_DM
+        of_told_D = error_DM[np.arange(len(draws)), others_DM.argmin(axis=1)]
+        of_one_D = error_DM[:, error_DM.mean(axis=0).argmin()]
+        told.append(np.stack([stack_D, of_told_D, of_one_D, best_D]))
+        drawn = rng.integers(len(draws), size=(2000, len(draws)))
+        ratios = stack_D[drawn].mean(axis=1) / of_one_D[drawn].mean(axis=1)
+        line = dict(zip(("table", "size", "regime"), cell, strict=True))
+        line |= {"draws": len(draws), "regressor": PEERS[int(error_DM.mean(axis=0).argmin())],
+                 "ratio": stack_D.mean() / of_one_D.mean(), "low": np.quantile(ratios, 0.05),
+                 "high": np.quantile(ratios, 0.95)}  # fmt: skip
+        ways = {"abag": stack_D, "told": of_told_D, "one": of_one_D}
+        line |= {f"{way} > 1.1": int((error > 1.1 * best_D).sum()) for way, error in ways.items()}
+        cells.append(line)
+    if not cells:
+        return
+    stack, of_told, of_one, best = np.concatenate(told, axis=1)
+    print(
+        f"{len(stack)} regimes of which {fewest} draws or more are there, beside the best in hindsight:"
+    )
+    for way, error in (("abag", stack), ("told by other draws", of_told), ("one for all", of_one)):
+        ratio = error / best
+        print(
+            f"{way}: {ratio.mean():.3f}, above 1.1 in {(ratio > 1.1).sum()}, largest {ratio.max():.2f}"
+        )
+    ratio = stack / of_told
+    print(
+        f"abag beside told: {ratio.mean():.3f}, above 1.1 in {(ratio > 1.1).sum()}, {ratio.max():.2f}"
+    )
+    cells = pd.DataFrame(cells).sort_values("ratio")
+    ratio = cells["ratio"]
+    print(f"means of the draws: {ratio.mean():.3f} of the best regressor, above 1.1 in "
+          f"{(ratio > 1.1).sum()} of {len(ratio)}, largest {ratio.max():.2f}")  # fmt: skip
+    print(cells.round(3).to_string(index=False))
+
+
 def judge(out, without=()):
     """Print errors with trees as parts relative to those without, by table and size."""
     from abag.head.predictor.weigh import stack_weights
@@ -347,9 +399,7 @@ def judge(out, without=()):
         if "seconds" in kept.files:
             whole, *spent = kept["seconds"].tolist()
             rest = whole - sum(spent)
-            shares.append(
-                {"size": int(size), **dict(zip(SECONDS, np.divide(spent, rest), strict=True))}
-            )
+            shares.append({"size": int(size), BUILT_IN: spent[0] / rest})
         for regime in np.unique(kept["test:regime"]):
             inside = kept["test:regime"] == regime
             if inside.sum() < LEAST_ROWS or f"{regime}:errors" not in kept:
@@ -361,6 +411,8 @@ def judge(out, without=()):
                     "n": int(inside.sum())}  # fmt: skip
             options = {"stack": ((), ())}
             options |= {f"+ {tree}": ((tree,), ()) for tree in SECONDS if tree in parts}
+            if len(options) > 2:
+                options["+ all"] = ((*SECONDS,), ())
             options |= {f"+ {BUILT_IN} - {part}": ((BUILT_IN,), (part,)) for part in without}
             for what, (used, left_out) in options.items():
                 columns = []
@@ -416,12 +468,7 @@ def judge(out, without=()):
                 ratio = (frame[what] / frame[other]).dropna()
                 print(f"{what}: {ratio.mean():.3f} of {other}, above 1.1 in {(ratio > 1.1).sum()} "
                       f"of {len(ratio)}, largest {ratio.max():.2f}")  # fmt: skip
-    # of a table, size and regime, one regressor and abag over all draws
-    errors = frame.groupby(["table", "size", "regime"])
-    mean = errors[[f"+ {BUILT_IN}", *(f"peer {peer}" for peer in PEERS)]].mean()
-    ratio = (mean.iloc[:, 0] / mean.iloc[:, 1:].min(axis=1))[errors.size() >= 3]
-    print(f"means of 3 draws or more: {ratio.mean():.3f} of the best regressor, above 1.1 in "
-          f"{(ratio > 1.1).sum()} of {len(ratio)}, largest {ratio.max():.2f}")  # fmt: skip
+    judge_luck(frame)
     frame["ratio"] = frame[f"+ {BUILT_IN}"] / frame["best peer"]
     worst = frame.sort_values("ratio").tail(12)
     print(worst.round(3).to_string())

@@ -88,7 +88,10 @@ def as_pandas(table: Any, name: str) -> Any:  # noqa: ANN401 - any argument
             "columns of text, numbers or truth values. Pass a DataFrame."
         )
         raise TableError(msg) from error
-    return _from_arrow(columns)
+    for number, column in enumerate(columns.columns):
+        columns = columns.set_column(number, columns.field(number).name, _without_views(column))
+    frame: pd.DataFrame = columns.to_pandas(types_mapper=pd.ArrowDtype)
+    return frame
 
 
 def _is_record(part: object) -> bool:
@@ -143,16 +146,6 @@ def nested_columns(frame: pd.DataFrame) -> dict[str, str]:
     return kinds
 
 
-def refuse_nested(kinds: Mapping[str, str], source: str) -> None:
-    """Raise `TableError` if there is any of `nested_columns`."""
-    for name, kind in kinds.items():
-        msg = (
-            f"{source}: column {name!r} has cells of the nested type {kind}; expected "
-            "text, numbers or truth values. Divide it into columns of its own, or leave it out."
-        )
-        raise TableError(msg)
-
-
 def _nested_kind(cells: pd.Series) -> str:
     """Return the type of a cell that holds several values; empty if there is none."""
     # looked at one by one only where not all cells are of one plain type
@@ -182,13 +175,6 @@ def _from_columns(columns: Mapping[Any, Any], name: str) -> pd.DataFrame:
         )
         raise TableError(msg)
     return pd.DataFrame(lists)
-
-
-def _from_arrow(columns: pa.Table) -> pd.DataFrame:
-    for number, column in enumerate(columns.columns):
-        columns = columns.set_column(number, columns.field(number).name, _without_views(column))
-    frame: pd.DataFrame = columns.to_pandas(types_mapper=pd.ArrowDtype)
-    return frame
 
 
 def without_view(kind: pa.DataType) -> pa.DataType:

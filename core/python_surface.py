@@ -283,14 +283,15 @@ def in_python(text: str, keywords: Keywords) -> str:
         key, equals, item = value.partition("=")
         if equals and name == "columns":
             return f"{name}={{{json.dumps(key)}: {json.dumps(item, ensure_ascii=False)}}}"
+        is_placeholder = value.isupper() and value.isalpha()
         if value in choices or (is_quoted and match[1] in keywords):
             said = json.dumps(value, ensure_ascii=False)
-            takes_several = isinstance(option, OptionSchema) and isinstance(option.default, tuple)
-            return f"{name}=[{said}]" if takes_several else f"{name}={said}"
-        is_placeholder = value.isupper() and value.isalpha()
-        if (value.isdigit() or is_placeholder) and not name.startswith("-"):
-            return f"{name}={value}"
-        return f"{name} {value}" if value else name
+        elif (value.isdigit() or is_placeholder) and not name.startswith("-"):
+            said = value
+        else:
+            return f"{name} {value}" if value else name
+        takes_several = isinstance(option, OptionSchema) and isinstance(option.default, tuple)
+        return f"{name}=[{said}]" if takes_several else f"{name}={said}"
 
     def unbroken(match: re.Match[str]) -> str:
         return f"{match[1]} {match[2].replace(' ', _BLANK)}" if match[2] else match[0]

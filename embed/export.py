@@ -118,10 +118,27 @@ def export_vectors(
     start_s = time.monotonic()
     to = Path(to)
     chosen = ExportOptions.from_keywords(options, "export_vectors")
-    _check_target(to, chosen)
+    if to.suffix.lower() not in FORMATS:
+        msg = (
+            f"{to}: not a supported format; expected a name that ends in "
+            f"{', '.join(FORMATS)}. Give another --to."
+        )
+        raise OutputError(msg)
+    tables = [] if chosen.table is None else tables_of(chosen.table)
+    read = [*tables, *chosen.sequences]
+    why = why_not_writable(to, read, force=chosen.force, option="--to")
+    if why:
+        raise OutputError(why)
     opened = store if isinstance(store, Store) else open_store(store)
     table = _read_table(opened, to, chosen)
-    sides = _sides_of_table(opened, table, chosen) if table else [_stored_side(opened, chosen)]
+    sides = []
+    if table is None:
+        sides.append(_stored_side(opened, chosen))
+    else:
+        for kind, unique in table.sequences.items():
+            view = chosen.vectors_of(kind)
+            folder = folder_with(opened, kind, view["encoder"], unique.keys, table.source)
+            sides.append(_Given(folder, view["pooling"], unique.keys[unique.of_row]))
     exported = _read_vectors(sides, table, chosen)
     _write(to, exported)
     encoders: dict[str, str] = {}
@@ -161,21 +178,6 @@ def _write(to: Path, exported: _Exported) -> None:
         raise OutputError(msg) from error
 
 
-def _check_target(to: Path, options: ExportOptions) -> None:
-    """Refuse a file that cannot be written, or is read, too, before anything is read."""
-    if to.suffix.lower() not in FORMATS:
-        msg = (
-            f"{to}: not a supported format; expected a name that ends in "
-            f"{', '.join(FORMATS)}. Give another --to."
-        )
-        raise OutputError(msg)
-    tables = [] if options.table is None else tables_of(options.table)
-    read = [*tables, *options.sequences]
-    why = why_not_writable(to, read, force=options.force, option="--to")
-    if why:
-        raise OutputError(why)
-
-
 def _read_table(store: Store, to: Path, options: ExportOptions) -> SequenceTable | None:
     """Read the table, if one is given; cells for a text file stay as they are written."""
     if options.table is None:
@@ -198,15 +200,6 @@ def _stored_kinds(store: Store) -> list[Kind]:
         msg = f"{store.path}: holds no vectors; expected some. Run abag embed first."
         raise OutputError(msg)
     return kinds
-
-
-def _sides_of_table(store: Store, table: SequenceTable, options: ExportOptions) -> list[_Given]:
-    sides = []
-    for kind, unique in table.sequences.items():
-        chosen = options.vectors_of(kind)
-        folder = folder_with(store, kind, chosen["encoder"], unique.keys, table.source)
-        sides.append(_Given(folder, chosen["pooling"], unique.keys[unique.of_row]))
-    return sides
 
 
 def _stored_side(store: Store, options: ExportOptions) -> _Given:
@@ -254,20 +247,17 @@ def _read_vectors(
             "pooling": pooling,
         }
     if table is not None:
-        _refuse_taken_names(table, {*frame.columns, *names, "vector", "vectors", "about"})
+        added = {*frame.columns, *names, "vector", "vectors", "about"}
+        taken = sorted(added.intersection(map(str, table.frame.columns)))
+        if taken:
+            msg = (
+                f"{table.source}: column {taken[0]!r} has the name of a column that the export "
+                "adds; expected another name. Rename it in the table."
+            )
+            raise OutputError(msg)
         frame = pd.concat([table.frame.set_axis(frame.index), frame], axis=1)
     vectors_ND = vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
     return _Exported(frame, names, vectors_ND, about)
-
-
-def _refuse_taken_names(table: SequenceTable, added: set[str]) -> None:
-    taken = sorted(added.intersection(map(str, table.frame.columns)))
-    if taken:
-        msg = (
-            f"{table.source}: column {taken[0]!r} has the name of a column that the export "
-            "adds; expected another name. Rename it in the table."
-        )
-        raise OutputError(msg)
 
 
 # --- formats: the file that a writer fills becomes visible when it is whole -----------------------

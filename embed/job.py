@@ -341,7 +341,16 @@ class KindJob(EncoderJob):
     def _open_folder(self, store: Store, *, create: bool = False) -> None:
         """Open the encoder's folder, with the poolings it was begun with, or those asked for."""
         identity = self.identity
-        asked = self._asked_values()
+        options = self.options
+        asked: dict[str, list[Any] | str] = {}
+        if options.layers is not None:
+            # the other encoder may have the rest
+            present = {layer for layer in options.layers if layer <= self.identity.shape.layers}
+            asked["layers"] = sorted(present)
+        if options.poolings is not None:
+            asked["poolings"] = list(options.poolings) if self.kind == "antibody" else []
+        if options.loglik is not None:
+            asked[LOGLIK] = self.head if options.loglik else ""
         info = identity.info() | {name: value for name, value in asked.items() if value}
         for begun in store.folders(self.kind):
             if begun.fingerprint == identity.fingerprint:
@@ -361,20 +370,6 @@ class KindJob(EncoderJob):
                 )
                 raise StoreError(msg)
         self._check_poolings()
-
-    def _asked_values(self) -> dict[str, list[Any] | str]:
-        """Return what was asked for that all sequences of a folder have in common, by option."""
-        options = self.options
-        asked: dict[str, list[Any] | str] = {}
-        if options.layers is not None:
-            # the other encoder may have the rest
-            present = {layer for layer in options.layers if layer <= self.identity.shape.layers}
-            asked["layers"] = sorted(present)
-        if options.poolings is not None:
-            asked["poolings"] = list(options.poolings) if self.kind == "antibody" else []
-        if options.loglik is not None:
-            asked[LOGLIK] = self.head if options.loglik else ""
-        return asked
 
     def _check_poolings(self) -> None:
         """Check that a shard can hold all poolings, and that this abag knows them."""

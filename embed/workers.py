@@ -191,7 +191,10 @@ def ray_cluster(address: str) -> Iterator[str]:
             ray.init(address or None, logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError, OSError, OverflowError) as error:
         reason = " ".join(str(error).split())
-        msg = f"--ray {address}: no cluster found ({reason}); start one with `ray start --head`"
+        msg = (
+            f"--ray {address}: no cluster found ({reason}); start one with `ray start --head`, or "
+            "set RAY_AUTH_MODE=token for one that asks for a token"
+        )
         raise MissingPackage(msg) from error
     # Ray prints the fate of its workers to stdout, which is for results
     with redirect_stdout(sys.stderr):

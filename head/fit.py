@@ -211,7 +211,7 @@ def _store_of(config: FitConfig, store: Path | str | None, run: Path) -> Path | 
     if earlier is not None and earlier.resolve() == run.resolve():
         msg = f"--run: {run} is the run of --add; expected a new folder. Give another."
         raise OptionError(msg)
-    known_store = store if store is not None or earlier is None else store_of_run(earlier)
+    known_store = store if store is not None or earlier is None else store_of_run(earlier)[0]
     if known_store is None and earlier is not None:
         msg = (
             f"--add: {earlier} is not a run of abag fit whose store still exists; expected one. "

@@ -246,8 +246,30 @@ def _read_results(
 
     `named` are the features, categories, errors and weights that it has to have.
     """
+
+    def decide(top: Table) -> LabelLayout:
+        column = top.columns.get("label", top.columns.get("pkd"))
+        if column is None:
+            column = _results_column(top, named, saved.layout.label)
+        remembered = saved.layout.label
+        if column is not None:
+            if "label" not in top.columns:
+                top = replace(top, columns={**top.columns, "pkd": column})
+            if config.label is None:
+                remembered = replace(remembered, column=column)
+        options = LabelOptions.of(config)
+        if options.affinity_type is not None and not top.has("affinity_type"):
+            options = replace(options, affinity_type=None)
+        # a bound of non-binders, if not given, is that of the run, which `remembered` has in pKd
+        options = replace(
+            options,
+            no_binding=given.no_binding,
+            no_binding_empty=given.no_binding_empty,
+            floor="keep",
+        )
+        return decide_label(top, options, remembered, named=named_beside(named), run=saved.run)
+
     reading = replace(config, add=None)
-    decide = partial(_label_of_results, config=config, saved=saved, given=given, named=named)
     read = read_pairs(table, reading, remembered=saved.layout, label=decide, refuse=False)
     pairs = label_pairs(read)
     if config.skipped is not None:
@@ -258,29 +280,6 @@ def _read_results(
         _say_if_pkd_is_possible(pairs, saved.layout.label.column)
     pairs.report_problems()
     return pairs
-
-
-def _label_of_results(
-    top: Table, config: FitConfig, saved: SavedRun, given: FitConfig, named: PairColumnOptions
-) -> LabelLayout:
-    """Decide what the label of a table of results is; arguments are those of `_read_results`."""
-    column = top.columns.get("label", top.columns.get("pkd"))
-    if column is None:
-        column = _results_column(top, named, saved.layout.label)
-    remembered = saved.layout.label
-    if column is not None:
-        if "label" not in top.columns:
-            top = replace(top, columns={**top.columns, "pkd": column})
-        if config.label is None:
-            remembered = replace(remembered, column=column)
-    options = LabelOptions.of(config)
-    if options.affinity_type is not None and not top.has("affinity_type"):
-        options = replace(options, affinity_type=None)
-    # the bound of non-binders, if not given, is that of the run, which `remembered` has in pKd
-    options = replace(
-        options, no_binding=given.no_binding, no_binding_empty=given.no_binding_empty, floor="keep"
-    )
-    return decide_label(top, options, remembered, named=named_beside(named), run=saved.run)
 
 
 def _say_if_pkd_is_possible(pairs: LabelledPairs, column_of_run: str) -> None:
@@ -411,10 +410,16 @@ def _label_joined(
 ) -> LabelledPairs:
     """Label the measurements of all rounds, with the columns that are `named` and likelihoods."""
     empty = [role for role in NAMES if (joined[role] == "").all()]
+    # columns as in the joined rows; likelihoods, which are not `named`, as in the store
+    in_joined: list[tuple[str, BesideRole]] = []
+    for name, role in named_beside(config):
+        is_stored = role == "feature" and name not in (named.features or ())
+        is_as_given = is_stored or role == "split"
+        in_joined.append((name if is_as_given else beside_name(role, name), role))
     read = read_written_pairs(
         joined.drop(columns=empty),
         saved.quantity,
-        _as_in_joined(config, named),
+        in_joined,
         replicates=config.replicates,
         floor=config.floor,
     )
@@ -447,13 +452,3 @@ def _label_joined(
     )
     report_counts(pairs)
     return with_feature_columns(pairs)
-
-
-def _as_in_joined(config: FitConfig, named: PairColumnOptions) -> list[tuple[str, BesideRole]]:
-    """Name columns as in the joined rows; likelihoods, which are not `named`, as in the store."""
-    in_joined: list[tuple[str, BesideRole]] = []
-    for name, role in named_beside(config):
-        is_stored = role == "feature" and name not in (named.features or ())
-        is_as_given = is_stored or role == "split"
-        in_joined.append((name if is_as_given else beside_name(role, name), role))
-    return in_joined

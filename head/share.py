@@ -23,7 +23,6 @@ from abag.core.files import (
     write_bytes,
 )
 from abag.core.hub import (
-    HubAddress,
     Repository,
     is_hub_address,
     parse_address,
@@ -110,7 +109,20 @@ def share(run: Path | str, to: Path | str, **options: Any) -> ShareSummary:  # n
     files = public_files(folder, predictor, chosen.license, where, with_sequences=keeps)
     if address is None:
         return _write(files, Path(to))
-    return _send(files, address, private=chosen.private)
+    hub = Repository(address)
+    hub.create(private=chosen.private)
+    before = hub.head()
+    listed = hub.files(before)
+    replaced = ", and replacing what differs" * (RECORD in listed)
+    _announce(address, files, files, f"sending what is new{replaced}, of")
+    stale = sorted(NAMES & listed.keys() - files.keys())
+    if stale:
+        say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
+    message = "Share a predictor with abag"
+    commit = hub.commit(files, message=message, remove=stale)
+    sizes = {name: len(content) for name, content in files.items()}
+    sent = [*files] if commit != before else []
+    return ShareSummary(to=address.at(commit), page=hub.page, files=sizes, sent=sent)
 
 
 def describe_share(summary: ShareSummary) -> str:
@@ -296,20 +308,3 @@ def _write(files: Mapping[str, bytes], folder: Path) -> ShareSummary:
         write_bytes(folder / name, content)
     sizes = {name: len(content) for name, content in files.items()}
     return ShareSummary(to=str(folder), page=None, files=sizes, sent=[*new])
-
-
-def _send(files: Mapping[str, bytes], address: HubAddress, *, private: bool) -> ShareSummary:
-    hub = Repository(address)
-    hub.create(private=private)
-    before = hub.head()
-    listed = hub.files(before)
-    replaced = ", and replacing what differs" * (RECORD in listed)
-    _announce(address, files, files, f"sending what is new{replaced}, of")
-    stale = sorted(NAMES & listed.keys() - files.keys())
-    if stale:
-        say(f"{address}: removing {', '.join(stale)}, which this predictor does not have")
-    message = "Share a predictor with abag"
-    commit = hub.commit(files, message=message, remove=stale)
-    sizes = {name: len(content) for name, content in files.items()}
-    sent = [*files] if commit != before else []
-    return ShareSummary(to=address.at(commit), page=hub.page, files=sizes, sent=sent)

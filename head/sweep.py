@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
     from abag.embed.store.store import Store
+    from abag.embed.tables.table import TableLike
     from abag.head.runs.run_folder import RunSummary
     from abag.head.training.inputs import RunInputs
 
@@ -506,7 +507,7 @@ class SweepSummary(TypedDict):
 
 
 def sweep(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     folder: Path | str,
     *,
@@ -554,7 +555,7 @@ def sweep(
 
 
 def _sweep(
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     store: Path | str,
     folder: Path,
     search_options: SweepOptions,
@@ -566,8 +567,8 @@ def _sweep(
         why = "is chosen by sweep itself, among networks, ridge, kernel and gp"
         advice = "or use abag fit, which trains the head that you choose"
         if name == "add":
-            why = "is of abag fit, which starts the next round; sweep reads one table"
-            advice = "or use abag fit"
+            why = "is of abag fit, which starts the next round"
+            advice = "and give the tables of all rounds"
         msg = f"{name}: {why}. Leave it out, {advice}."
         raise OptionError(msg)
     config = FitConfig.from_keywords(options, "sweep")
@@ -609,24 +610,17 @@ def _sweep(
         with replacing(held_out) as partial:
             split_frame(inputs.pairs, [split]).to_parquet(partial, index=False)
         given = {**options, "split": f"file={held_out}", "members": search_options.members}
-        winner = _options_of_winner(folder, summary["best"]["params"], given)
+        winner = fit_options(summary["best"]["params"])
+        head = winner["head"]
+        if head == "mlp":
+            winner["head"] = None  # the default, a stack with this network
+        else:
+            say(f"{folder}: the best trial is {head}, which is used alone, not in a stack")
+        used = {name: value for name, value in given.items() if is_used(name, head)}
+        winner = used | winner
         _remove_outdated_final(folder, winner)
         summary["final"] = fit(table, store, folder / "final", progress=progress, **winner)
     return summary
-
-
-def _options_of_winner(
-    folder: Path, params: Mapping[str, Any], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the options with which the best trial is refitted: its own, and those given."""
-    winner = fit_options(params)
-    head = winner["head"]
-    if head == "mlp":
-        winner["head"] = None  # the default, a stack with this network
-    else:
-        say(f"{folder}: the best trial is {head}, which is used alone, not in a stack")
-    used = {name: value for name, value in given.items() if is_used(name, head)}
-    return used | winner
 
 
 def _remove_outdated_final(folder: Path, winner: Mapping[str, Any]) -> None:
@@ -687,10 +681,9 @@ def _define_search(
         is_fixed = getattr(config, f"{kind}_vectors") is not None
         is_chosen = vectors.views and not is_fixed
         poolings[kind] = vectors.folder.vector_poolings if is_chosen else ("mean",)
-    level = pairs.pkd if classes else None
     problem = SearchProblem(
         pairs=pairs,
-        fold=grouped_folds(group, folds, config.seed, level, option="--inner-folds"),
+        fold=grouped_folds(group, folds, config.seed, pairs.class_of_pair, option="--inner-folds"),
         group=group,
         store=inputs.store,
         poolings=poolings,

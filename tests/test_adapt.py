@@ -324,6 +324,14 @@ def written_as_matrix(frame):
     return cells.assign(heavy=frame["heavy"].head(8))
 
 
+def written_by_laboratories(frame):
+    """Return pairs that several laboratories have measured, one of them twice, with errors."""
+    again = [frame.head(9).eval(f"pKd = pKd + {shift}") for shift in (1, 1.5)]
+    labs = ["north", "south", "south"]
+    tables = [frame.assign(lab=lab) for frame, lab in zip([frame, *again], labs, strict=True)]
+    return pd.concat(tables).assign(sd=lambda table: 0.1 + 0.4 * (table["lab"] == "south"))
+
+
 OF_PARENT = {
     "parent": f"{HEAVY}|{LIGHT}", "first_residue": 1000, "columns": {"mutations": "change"},
 }  # fmt: skip
@@ -347,6 +355,8 @@ OF_PARENT = {
      {"label_range": "3:40", "bad_rows": "skip"}),
     (written_as_mutations, {"antigen": RBD, **OF_PARENT}),
     (written_as_matrix, {"matrix": True, "label": "pkd"}),
+    (written_by_laboratories, {"categories": ["lab"]}),
+    (written_by_laboratories, {"error": "sd"}),
 ])  # fmt: skip
 def test_a_table_is_read_as_the_run_of_its_split_read_it(tmp_path, write, options):
     table = tmp_path / "table.csv"
@@ -361,7 +371,28 @@ def test_a_table_is_read_as_the_run_of_its_split_read_it(tmp_path, write, option
     record = json.loads((tmp_path / "a" / "config.json").read_text())
     assert record["pairs"] == len(pd.read_parquet(tmp_path / "run/pairs.parquet"))
     assert not any(" was " in line for line in said)
-    adapt_encoders(table, tmp_path / "b", **chosen, **options)  # which are the same
+    same = {name: value for name, value in options.items() if name not in ("categories", "error")}
+    adapt_encoders(table, tmp_path / "b", **chosen, **same)
+
+
+def test_a_split_of_several_rounds_is_learned_from_with_the_tables_of_all_rounds(tmp_path):
+    table = make_table()
+    rounds = [tmp_path / "first.csv", tmp_path / "second.csv"]
+    table.head(30).to_csv(rounds[0], index=False)
+    table[30:].rename(columns={"pKd": "pKd (SPR)"}).to_csv(rounds[1], index=False)
+    abag.embed_table(table, tmp_path / "store", **COMPOSITION)
+    quick = {"head": "ridge", "split": "random", "report": False}
+    abag.fit(rounds[0], tmp_path / "store", tmp_path / "run", **quick)
+    abag.fit(rounds[1], None, tmp_path / "both", add=tmp_path / "run")
+    adapt = ["--split-from", tmp_path / "both", "--fold", 0, "--epochs", 1, "--rank", 2]
+    adapt += ["--antibody-encoder", "tiny-igt5", "--antigen-encoder", "composition"]
+    adapt += ["--sides", "antibody", "--device", "cpu", "--out", tmp_path / "a"]
+    line = run("adapt", rounds[1], *adapt, code=1).stderr.splitlines()[-1]
+    assert "has 30 pairs that are not in the table" in line
+    assert "Give the tables that it is of" in line
+    run("adapt", *rounds, *adapt)
+    record = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert record["pairs"] == len(pd.read_parquet(tmp_path / "both/pairs.parquet"))
 
 
 def test_what_is_given_wins_over_the_run_of_the_split_and_is_reported(tmp_path):

@@ -116,6 +116,22 @@ def test_row_names_without_a_name_in_the_header_are_a_column(tmp_path, header, r
     assert frame["KD (M)"].tolist() == ["1e-09", "1e-09"]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "xlsx"])
+def test_an_index_that_pandas_wrote_three_times_is_read_as_by_pandas(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    frame = pd.DataFrame({"VH": ["EVQ", "EVK"], "antigen": "MKT", "signal": [7.5, 8]}, index=[5, 6])
+    read = pd.read_csv if suffix == "csv" else pd.read_excel
+    for _ in range(3):
+        getattr(frame, "to_csv" if suffix == "csv" else "to_excel")(path)
+        frame = read(path)
+    names = ["Unnamed: 0.2", "Unnamed: 0.1", "Unnamed: 0", "VH", "antigen", "signal"]
+    assert frame.columns.tolist() == read_table(path).frame.columns.tolist() == names
+    assert read_table(path).frame["VH"].tolist() == ["EVQ", "EVK"]
+    asked = {"label": "value", "better": "higher", "antibody_encoder": "composition"}
+    planned = abag.plan(path, no_antigen=True, **asked)
+    assert "'signal' read as signal, higher is better" in str(planned)  # not an index
+
+
 @pytest.mark.parametrize("lines", [
     ["sep=;", "heavy;antigen;note", "QVQ;MKT;a,b,c,d"],
     ['"sep=\t"', "heavy\tantigen\tnote", "QVQ\tMKT\ta,b,c,d"],

@@ -7,6 +7,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from abag import DamagedFile, OutputError
+from abag.head.training import tasks
 from abag.head.training.tasks import SCHEMA, load, load_newest, save_rotating
 
 TENSORS = {"model.w": torch.arange(6.0).reshape(2, 3), "optimizer.step": torch.tensor(3.0)}
@@ -51,6 +52,17 @@ def test_only_damaged_checkpoints_are_an_error_and_no_checkpoint_is_a_fresh_star
     assert load_newest(tmp_path) is None
     (tmp_path / "latest").write_bytes(b"")
     with pytest.raises(DamagedFile, match="no checkpoint is whole"):
+        load_newest(tmp_path)
+
+
+def test_a_checkpoint_that_a_failing_drive_does_not_give_is_an_error(tmp_path, monkeypatch):
+    def fail(path, framework):
+        msg = f"unable to open file <{path}> in read-only mode: Input/output error (5)"  # of torch
+        raise RuntimeError(msg)
+
+    save_rotating(tmp_path, TENSORS, {"step": 1})
+    monkeypatch.setattr(tasks, "safe_open", fail)
+    with pytest.raises(DamagedFile, match=r"error \(5\).*Run the same command again"):
         load_newest(tmp_path)
 
 

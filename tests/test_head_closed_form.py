@@ -31,7 +31,7 @@ from abag.head.models.kernel_search import (
 from abag.head.models.kernels import GaussianProcess, PairKernel
 from abag.head.models.pair_vectors import SideVectors
 from abag.head.models.ridge import FeatureBlock, Ridge, fit_linear
-from abag.head.predictor.parts import with_searches
+from abag.head.predictor.parts import Parts, RunParts, fit_fold, with_searches
 
 
 def make_training(pairs=80, antibodies=30, antigens=7, seed=0, train=60):
@@ -63,6 +63,20 @@ def fits_of(training):
     is_one_antibody = len(np.unique(training.vectors.sides["antibody"].index[training.rows])) == 1
     assert is_one_antibody or len(fits) == CLOSED_FORMS
     return fits.values()
+
+
+def test_a_fold_predicts_the_pairs_that_it_has_not_learned_from():
+    training = make_training()
+    of_run = RunParts.decide("stack", ("antibody", "antigen"), training.vectors, [training.rows])
+    fold = fit_fold(training, of_run)
+    learned = np.isin(np.arange(80), training.rows)
+    parts = Parts.fit(make_training(), of_run.models)
+    predicted, variances = parts.predict_with_variance(training.vectors, of_run.models)
+    assert variances
+    for expected, computed in ((predicted, fold.predicted), (variances, fold.variances)):
+        for name, of_part in expected.items():
+            assert np.isnan(computed[name]).tolist() == learned.tolist()
+            np.testing.assert_allclose(computed[name][~learned], of_part[~learned], atol=1e-5)
 
 
 def plain_kernel(training, scale, product):

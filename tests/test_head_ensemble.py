@@ -119,12 +119,12 @@ def test_bounds_of_pairs_that_do_not_train_change_no_step():
 
 def test_each_member_has_its_own_dropout_rate():
     torch.manual_seed(0)
-    dropout = _Dropout([0.0, 0.25, 0.75]).train()
+    dropout = _Dropout([0.0, 0.25, 0.75], of_stack=True).train()
     out = dropout(torch.ones(3, 100, 100))
     assert (out == 0).float().mean((1, 2)).tolist() == pytest.approx([0, 0.25, 0.75], abs=0.02)
     assert out.mean((1, 2)).tolist() == pytest.approx([1, 1, 1], abs=0.05)
     assert torch.equal(dropout.eval()(out), out)
-    shared = _Dropout([0.25, 0.25]).train()(torch.ones(2, 100, 100))
+    shared = _Dropout([0.25, 0.25], of_stack=True).train()(torch.ones(2, 100, 100))
     assert (shared == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
     assert torch.equal(shared[0], shared[1])
 

@@ -76,6 +76,7 @@ def test_stacked_folds_equal_folds_trained_one_by_one(tmp_path, options):
     for fold, together in zip(FOLDS, stacked, strict=True):
         [alone] = train_folds(tmp_path / str(fold.fold), [fold], **options)
         np.testing.assert_allclose(together.predicted_MP, alone.predicted_MP, atol=2e-5)
+        assert np.isnan(together.predicted_MP[0]).tolist() == (fold.part != TEST).tolist()
         assert together.best_step == alone.best_step
         expected = losses(tmp_path / str(fold.fold), fold.fold)
         assert losses(tmp_path / "stack", fold.fold) == pytest.approx(expected, rel=1e-4)
@@ -122,11 +123,8 @@ def test_patience_ends_each_fold_of_a_stack_as_if_the_others_were_not_there(
     per_epoch = 4
     ends = sorted(fold.epochs for fold in stacked)
     assert ends[0] < ends[-1] < 40
-    # folds that have ended take no more steps, but one that keeps the last fold company
-    expected = []
-    for epoch in range(ends[-1]):
-        running = sum(end > epoch for end in ends)
-        expected.append(max(2, running))
+    # folds that have ended take no more steps
+    expected = [sum(end > epoch for end in ends) for epoch in range(ends[-1])]
     assert heads == np.repeat(expected, per_epoch).tolist()
     for at, (fold, together) in enumerate(zip(folds, stacked, strict=True)):
         pair = [fold, folds[at - 1]]  # a fold alone has other random numbers

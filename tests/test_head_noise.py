@@ -1,11 +1,20 @@
 """Noise of single sequences, and sigma of variants, on planted errors with a known truth."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.stats import norm, t
 
 from abag.head.predictor.parts import Growth, Mixture, SigmaLevels
-from abag.head.predictor.weigh import Errors, calibrate, fit_sequence_noise, tail_factor
+from abag.head.predictor.weigh import (
+    Errors,
+    calibrate,
+    fit_noise,
+    fit_sequence_noise,
+    tail_factor,
+)
+from abag.head.regimes.splits import KNOWN
 
 
 def draw_errors(scales, pairs, seed=0):
@@ -55,6 +64,27 @@ def test_the_factor_of_a_pair_does_not_know_its_own_error():
     others = sequence == 0
     others[:2] = False
     assert after.left_out_R[others].min() > after.left_out_R[0]
+
+
+@pytest.mark.parametrize("pairs", [20, 200])
+def test_few_bad_predictions_make_no_larger_sigma_than_the_mean_has(pairs):
+    error, sequence = draw_errors([0.2, 0.2, 0.2, 2.0], pairs, seed=1)
+    rows = np.arange(len(error))
+    held_out = SimpleNamespace(
+        measured=SimpleNamespace(regime=SimpleNamespace(levels=(KNOWN, ""))),
+        tested=SimpleNamespace(rows=rows),
+        predicted=-error,
+        sigma=np.full(len(error), 0.5),
+        tells_sigma=np.ones(len(error), bool),
+    )
+    table = SimpleNamespace(
+        pkd=np.zeros(len(error)), label_sd=1.0, index=lambda _: sequence, features=None
+    )
+    factor_N = fit_noise(table, [held_out])["antibody"]
+    largest = 0.5 * np.sqrt(factor_N[3])
+    assert largest == (pytest.approx(1.0) if pairs == 20 else pytest.approx(2.0, rel=0.1))
+    assert held_out.sigma[sequence == 3].max() <= largest * 1.05
+    assert (held_out.sigma[sequence < 3] < 0.4).all()
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])

@@ -50,7 +50,7 @@ def test_a_batch_is_the_best_by_mean_plus_sigma_of_the_model_with_all_columns_of
     scored, tmp_path
 ):
     batch = ranked(scored, tmp_path, batch=20, rule="ucb")
-    bound = scored["pkd_predicted"] + scored["sigma_model"]
+    bound = scored["pkd_predicted"] + 0.5 * scored["sigma_model"]
     best = scored.assign(bound=bound).sort_values("bound", ascending=False).head(20)
     assert batch["id"].tolist() == best["id"].tolist()
     assert batch.columns.tolist() == [*scored.columns, *ADDED]
@@ -204,6 +204,7 @@ def test_a_table_without_antigens_is_ranked_by_antibody(scored, tmp_path, said):
     measured = antibodies[["heavy", "light", "antigen"]].head(4)
     batch = ranked(antibodies.drop(columns="antigen"), tmp_path, batch=9, measured=measured)
     assert any("no antigen column" in line for line in said)
+    assert not any("peptide" in line for line in said)  # of what stands for the antigen
     (of_regimes,) = (line for line in said if line.startswith("candidates: "))
     assert "antigens" not in of_regimes
     assert batch["id"].tolist() == ranked(antibodies.iloc[4:], tmp_path, batch=9)["id"].tolist()
@@ -753,6 +754,8 @@ def test_pairs_that_miss_a_value_of_the_second_property_are_left_out(scored, mel
     again = ranked(antibodies, tmp_path, batch=9, second=lower, second_above=-limit, **options)
     assert again["id"].tolist() == order["id"].tolist()
     assert "second     predicted value: " in str(summary)
+    with pytest.raises(PredictionError, match=r"by second_above\).*or another second_above or"):
+        abag.rank(antibodies, batch=99, second=melting, second_above=limit, **SECOND)
 
 
 def test_a_second_antigen_is_matched_by_antibody_and_the_same_antigens_by_pair(scored, tmp_path):
@@ -766,6 +769,7 @@ def test_a_second_antigen_is_matched_by_antibody_and_the_same_antigens_by_pair(s
     some = scored[[*PAIR, "pkd_predicted"]].iloc[:100]
     summary = abag.rank(scored, tmp_path / "o.csv", batch=3, second=some, rule="mean", force=True)
     assert summary["left_out"]["unpredicted"] == 140
+    assert "(Pareto fronts of highest prediction and of the second property)" in str(summary)
     assert summary["second"]["fronts"] == 3  # of equal predictions, one pair each
 
 

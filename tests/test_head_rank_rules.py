@@ -56,7 +56,7 @@ def test_the_probability_is_the_integral_above_the_threshold(mean, sigma, above)
 
 def test_the_upper_confidence_bound_adds_sigmas_to_the_mean():
     assert score("ucb", 8.0, 0.5, explore=2.0) == 9.0
-    assert score("ucb", 8.0, 0.5) == 8.5
+    assert score("ucb", 8.0, 0.5) == 8.25
     assert score("mean", 8.0, 0.5, explore=2.0) == 8.0
 
 

@@ -117,6 +117,15 @@ def test_names_in_the_tables_of_the_card_are_escaped(run, name):
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table}) == 1
 
 
+def test_the_card_says_what_molar_mass_labels_by_weight_were_converted_with(run):
+    config = json.loads((run / "config.json").read_text())
+    config["layout"]["label"]["unit"] = "ug_ml"
+    for given, stated in ((None, "`igg (150 kDa)`"), ("vhh", "`vhh`")):
+        summary = json.loads((run / "summary.json").read_text())
+        write_card(run, config | {"molar_mass": given}, summary)
+        assert f"read as `ug_ml`, molar mass {stated}" in (run / "predictor/README.md").read_text()
+
+
 @pytest.mark.parametrize("damage", ["text for numbers", "not Parquet", "no scores"])
 def test_a_damaged_run_is_refused_in_one_line_and_its_report_stays(run, damage):
     pairs, baselines, summary = (

@@ -85,6 +85,22 @@ def test_rows_of_other_affinity_types_are_skipped_and_counted():
     assert pairs.counts["skipped_labels"] == 0
 
 
+def test_units_and_values_of_other_affinity_types_do_not_count():
+    frame = pd.DataFrame(
+        {
+            "heavy": [*ANTIBODIES.values()][:3],
+            "antigen": "MKT",
+            "KD (nM)": [1.0, 10.0, 1e12],
+            "unit": ["nM", "nM", "uM"],
+            "affinity_type": ["kd", "kd", "elisa"],
+        }
+    )
+    pairs = read_labels(frame, affinity_type="kd")
+    assert pairs.pkd.tolist() == pytest.approx([9, 8])
+    assert "2 of 2 are in the usual range" in pairs.reading.line
+    assert not pairs.reading.problems
+
+
 def test_kd_above_means_pkd_below_and_bounds_are_not_averaged_with_measurements():
     rows = [("a", "MKT", 5.0, ">="), ("a", "MKT", 7.0, "")]
     pairs = labelled([*rows, ("b", "MKT", 11.0, "<"), ("c", "MKT", 8, "=")])

@@ -37,6 +37,7 @@ def case(tmp_path_factory):
         "pkd": frame,
         "nm": in_nm(frame, "KD (nM)"),
         "k": in_nm(frame, "K"),
+        "cells": in_nm(frame, "KD").assign(KD=lambda table: table["KD"].astype(str) + " nM"),
     }
     for name, table in written.items():
         table.to_csv(at / f"{name}.csv", index=False)
@@ -44,6 +45,7 @@ def case(tmp_path_factory):
     for name, options in {
         "pkd": {},
         "nm": {},
+        "cells": {},
         "k": {"columns": {"pkd": "K"}, "label": "kd_nm"},
     }.items():
         said[name] = []
@@ -75,6 +77,18 @@ def test_evaluate_reads_a_table_by_its_own_header_whatever_the_run_was_trained_o
     )
     expected = np.sqrt(np.mean((predicted - frame["pKd"].to_numpy()) ** 2))
     assert scores["metrics"]["rmse"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_numbers_without_a_unit_are_not_read_in_that_of_the_cells_of_the_run(case):
+    at, frame, _ = case
+    table = in_nm(frame, "KD")
+    with pytest.raises(ColumnError, match="column 'KD' names no unit that is understood"):
+        abag.evaluate(at / "run-cells", table=table)
+    told, in_cells = (
+        abag.evaluate(at / "run-cells", **options)["table"]["metrics"]["rmse"]
+        for options in ({"table": table, "label": "kd_nm"}, {"table": at / "cells.csv"})
+    )
+    assert told == pytest.approx(in_cells)
 
 
 def rounded(scores):
@@ -365,7 +379,8 @@ def test_powers_of_ten_and_relations_in_other_signs_are_read(cell, kd, censored)
                 "number alone, with a point before decimals and nothing between",
             )
             for cell in (
-                "3.2 ± 0.4",
+                "3.2 ± 0.4 x 10^-9",  # whose power may be of both
+                "3.2 ± 20%",
                 "<3.2 +/- 0.4",
                 "1.2E-9 (0.4)",
                 "36,058",
@@ -437,11 +452,32 @@ def test_a_number_without_a_unit_is_no_label_where_the_others_state_theirs():
 
 
 @pytest.mark.parametrize("name", ["KD (nM) ± SD", "KD ± SEM (nM)", "EC50 +/- SD, nM"])
-def test_a_column_of_values_with_their_errors_is_told_to_be_divided(name):
+def test_a_column_of_values_with_their_errors_is_read_without_these(name):
     table = with_words([]).rename(columns={"KD (nM)": name})
     texts = table.assign(**{name: table[name] + " ± 0.4"})
-    assert f"{name!r} holds values and errors: write them into two" in abag.plan(texts)["refused"]
-    assert "two columns" not in abag.plan(table)["refused"]
+    planned = abag.plan(texts)
+    rows = len(table)
+    assert f"{rows} cells with an error, such as {texts[name][0]!r}, which is left out" in str(
+        planned
+    )
+    expected = read_labels(table.rename(columns={name: "KD (nM)"}))
+    assert read_labels(texts).pkd == pytest.approx(expected.pkd)
+    assert "is named like an error" in abag.plan(table, columns={"pkd": name})["refused"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "kd"),
+    [
+        ("3.2 ± 0.4", 3.2),
+        ("12.5+/-2", 12.5),
+        ("1.2e1 +/- 3e0", 12),
+        ("30 ± 4 pM", 0.03),
+        ("1.5E-3 ± 0.1", 1.5e-3),
+    ],
+)
+def test_the_error_behind_a_label_is_left_out(cell, kd):
+    assert np.isclose(read_labels(with_words([cell])).pkd, 9 - np.log10(kd)).any()
+    assert "1 cell with an error" in str(abag.plan(with_words([cell])))
 
 
 @pytest.mark.parametrize(

@@ -971,8 +971,12 @@ def test_antigens_are_read_from_the_column_of_sequences_beside_one_of_their_name
     other = table.rename(columns={"Target protein sequence": "protein_seq"}).drop(columns="Antigen")
     with pytest.raises(AbagError, match=r"no column for antigen.*'protein_seq' may hold it"):
         read_sequences(other)
-    peptides = table.assign(Antigen="GILGFVFTL")
-    assert read_sequences(peptides).columns["antigen"] == "Antigen"
+    varied = ["KALEDIVANAKE", "AALEDIVANAKE", "KALADIVANAKE"]  # which can be pronounced
+    for peptides in (["GILGFVFTL"], varied):
+        read = read_sequences(table.assign(Antigen=np.resize(peptides, len(table))))
+        assert read.columns["antigen"] == "Antigen"
+    names = table.assign(Antigen=np.resize(["Alpha", "Gamma", "Delta"], len(table)))
+    assert read_sequences(names).columns["antigen"] == "Target protein sequence"
 
 
 def test_names_of_antigens_of_which_some_are_residues_are_said_to_be_names():

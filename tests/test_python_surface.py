@@ -115,6 +115,7 @@ KEYWORDS = {option.flag: option for option in schema(abag.FitConfig)} | {"--run"
         ),
         ("choose one with --sheet 'Fig. 1' or", 'choose one with sheet="Fig. 1" or'),
         ("use --sequences 'a b.fa' --parent NAME", 'use sequences=["a b.fa"] parent=NAME'),
+        ("or give --sequences FILE", "or give sequences=[FILE]"),
         ("Give --run DIR.", "Give run=DIR."),
         ("use another --run folder", "use another run folder"),
         ("It is empty. Run abag embed T --limit 3.", "It is empty. Run abag embed T --limit 3."),

@@ -401,6 +401,18 @@ def test_an_order_without_results_is_refused_in_one_line(case, tmp_path):
     assert not (tmp_path / "r2").exists()
 
 
+def test_yes_and_no_are_not_proposed_as_labels_of_a_run_of_affinities(case, tmp_path):
+    order = pd.read_csv(case / "order.csv")
+    order.assign(label=["yes", "no"] * (len(order) // 2)).to_csv(tmp_path / "back.csv", index=False)
+    for read in (
+        lambda: add_round(case, tmp_path / "r2", tmp_path / "back.csv"),
+        lambda: abag.evaluate(case / "r1", table=tmp_path / "back.csv"),
+    ):
+        with pytest.raises(abag.AbagError, match=r"back\.csv: no column for pkd") as refused:
+            read()
+        assert "binary" not in str(refused.value)
+
+
 def test_the_run_of_add_is_not_overwritten(case):
     measured(case).to_csv(case / "back.csv", index=False)
     with pytest.raises(abag.AbagError, match="is the run of add"):

@@ -352,34 +352,22 @@ def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path):
     assert (table["difference_sigma"] > 0).all()
 
 
-def test_a_regime_whose_errors_do_not_follow_the_deviation_gives_no_sigma(case, tmp_path):
+def test_the_sigma_of_a_difference_is_never_smaller_than_what_the_models_say(case, tmp_path):
     predictor = abag.load_predictor(case.runs["gp"])
     (regime,) = predictor.regimes.values()
-
-    def with_spread(known, others):
-        regimes = {}
-        for name, spread in (("known", known), (regime.name, others)):
-            regimes[name] = replace(
-                regime, name=name, mixture=replace(regime.mixture, spread=spread)
-            )
-        return replace(predictor, regimes=regimes)
-
-    options = {"parents": case.frame.iloc[[1]], "region": "cdrh3,cdrl1"}
-    summary, table, _ = run_scan(case, tmp_path / "a.csv", with_spread(0.0, 0.5), **options)
-    is_known = table["regime"] != "known"
-    assert 0 < is_known.sum() < len(table)
-    sigma = pd.to_numeric(table["difference_sigma"])
-    pd.testing.assert_series_equal(sigma.notna(), is_known, check_names=False)
-    assert summary["rows_with_sigma"] == is_known.sum()
-    assert summary["median_sigma"] == pytest.approx(sigma.median(), abs=1e-4)
-    assert summary["improved"] == (table["difference"] > sigma.fillna(0.0)).sum()
-    assert f"; known of {is_known.sum():,}): " in describe_scan(summary)
-    (parent,) = page_data((tmp_path / "a.html").read_text())["parents"]
-    assert [value is not None for value in parent["sigma"]] == is_known.tolist()
-    summary, table, _ = run_scan(case, tmp_path / "b.csv", with_spread(0.0, 0.0), **options)
-    assert "difference_sigma" not in table
-    assert summary["median_sigma"] is None
-    assert "predicted to improve: " in describe_scan(summary)
+    sigma = {}
+    for spread in (0.0, 0.4, 1.0, 2.0):
+        mixture = replace(regime.mixture, spread=spread)
+        regimes = {regime.name: replace(regime, mixture=mixture)}
+        scanned = run_scan(
+            case, tmp_path / f"{spread}.csv", replace(predictor, regimes=regimes), region="cdrh3"
+        )
+        summary, table, _ = scanned
+        sigma[spread] = table["difference_sigma"].to_numpy()
+        assert summary["median_sigma"] == pytest.approx(np.median(sigma[spread]), abs=1e-4)
+        assert summary["improved"] == (table["difference"] > sigma[spread]).sum()
+    for spread, factor in ((0.0, 1), (0.4, 1), (2.0, 2)):
+        np.testing.assert_allclose(sigma[spread], factor * sigma[1.0], atol=2e-4)
 
 
 def plain_kernels(process, antibody, antigen):
@@ -411,6 +399,7 @@ def test_a_single_model_without_variance_gives_no_sigma_of_differences(case, tmp
     assert summary["median_sigma"] is None
     assert summary["improved"] == (table["difference"] > 0).sum()
     assert "gives no sigma of these differences" in (tmp_path / "a.html").read_text()
+    assert "by any difference, whose sigma is not known: " in describe_scan(summary)
 
 
 def parents_table(at):

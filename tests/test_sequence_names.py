@@ -499,6 +499,15 @@ def test_names_of_a_matrix_that_look_like_numbers_are_text(tmp_path, name, side)
         assert len(read.antigens.chains) == 2
 
 
+def test_codes_that_begin_with_zeros_are_names_in_a_column_of_any_name(tmp_path):
+    names = ["000", "001", "010", "110"]
+    heavy = named_like_numbers(tmp_path / "ab.fasta", names)
+    table = pd.DataFrame({"genotype": names, "antigen": "MKTAYIAKQRQISFVK", "pKd": [6, 7, 8, 9]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    read = read_sequences(tmp_path / "t.csv", sequences=(str(tmp_path / "ab.fasta"),))
+    assert chains_of(read, "antibody") == [(chain, "") for chain in heavy]
+
+
 def test_a_name_that_is_a_number_in_a_spreadsheet_has_no_point(tmp_path):
     heavy = named_like_numbers(tmp_path / "ab.fasta", ["12", "1000"])
     book = openpyxl.Workbook()

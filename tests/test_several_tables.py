@@ -195,6 +195,13 @@ def test_commands_read_several_tables(tmp_path, files):
     run("predict", files[1], *store, *folder, "--out", tmp_path / "b.csv")
     alone = pd.read_csv(tmp_path / "b.csv")
     assert out["pkd_predicted"][50:].astype(float).tolist() == alone["pkd_predicted"].tolist()
+    scores = json.loads(run("evaluate", *files, *folder, "--json").stdout)
+    assert scores["table"]["pairs"] == fitted["data"]["pairs"]
+    searched = ("--sweep", tmp_path / "s", "--trials", 1, "--split", "random", "--device", "cpu")
+    run("sweep", *files, *store, *searched)
+    residues = ("--out", tmp_path / "residues", *PLAIN_ENCODERS)
+    written = json.loads(run("residues", *files, *residues, "--json").stdout)
+    assert written["antibodies"]["unique"] == embedded["antibodies"]["unique"]
     crossed = ("--cross", files[0], "--out", tmp_path / "x.csv")
     text = one_line("predict", *files, *crossed, *store, *folder)
     assert "2 tables: expected one" in text

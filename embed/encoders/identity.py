@@ -100,7 +100,15 @@ def identify(
         checkpoint = find_checkpoint(name)
         weights = weights_digest(checkpoint)
     else:
-        checkpoint, weights = _find_adapted(name, kind, Path(adapter))
+        folder = Path(adapter)
+        record = read_adapter_record(folder, kind)  # before anything is downloaded
+        try:
+            checkpoint = find_checkpoint(name)
+        except EncoderNotFound as error:
+            msg = f"{error} {folder} was trained on {record['sides'][kind]['encoder']}."
+            raise EncoderNotFound(msg) from error
+        weights = weights_digest(checkpoint)
+        checkpoint = with_adapter(checkpoint, weights, folder, record, kind)
     family = FAMILIES[checkpoint.family]
     layout = TokenLayout(kind, vocabulary_of(checkpoint), long)
     # "error" accepts only sequences that fit into one window
@@ -119,18 +127,6 @@ def identify(
     if layout.vocabulary is not family.vocabulary:
         meaning["ids"] = layout.spans((RESIDUES,))[0].ids.tolist()
     return Identity(checkpoint, layout, _digest(meaning), meaning)
-
-
-def _find_adapted(name: str, kind: Kind, folder: Path) -> tuple[EncoderCheckpoint, str]:
-    """Return an encoder with an adapter, and the digest of its weights without it."""
-    record = read_adapter_record(folder, kind)  # before anything is downloaded
-    try:
-        checkpoint = find_checkpoint(name)
-    except EncoderNotFound as error:
-        msg = f"{error} {folder} was trained on {record['sides'][kind]['encoder']}."
-        raise EncoderNotFound(msg) from error
-    weights = weights_digest(checkpoint)
-    return with_adapter(checkpoint, weights, folder, record, kind), weights
 
 
 def _digest(meaning: Mapping[str, object]) -> str:

@@ -158,7 +158,9 @@ class WeightNames:
         EncoderError
             If two tensors of the files have the same name in the module.
         """
-        bare = _without_wrappers(names)
+        bare = {name: _WRAPPER.sub("", name) for name in names}
+        while bare and all(name.startswith(_PARALLEL) for name in bare.values()):
+            bare = {stored: name.removeprefix(_PARALLEL) for stored, name in bare.items()}
         inside = [name for name in names if bare[name].startswith(self.prefix)] or names
         stored: dict[str, str] = {}
         for name in sorted(inside):
@@ -177,14 +179,6 @@ class WeightNames:
         if not self.only:
             return stored
         return {name: stored[name] for name in self.only if name in stored}
-
-
-def _without_wrappers(names: Collection[str]) -> dict[str, str]:
-    """Map the names of tensors to those before the module was wrapped."""
-    bare = {name: _WRAPPER.sub("", name) for name in names}
-    while bare and all(name.startswith(_PARALLEL) for name in bare.values()):
-        bare = {stored: name.removeprefix(_PARALLEL) for stored, name in bare.items()}
-    return bare
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +407,10 @@ def weights_digest(checkpoint: EncoderCheckpoint) -> str:
         return ""
     identity = hashlib.blake2b(f"tensors 3\0{checkpoint.names}".encode(), digest_size=16)
     for path in checkpoint.weights:
-        identity.update(_file_identity(path))
+        stat = path.stat()
+        # inode and change time, too: images built to be reproducible give all files the same time
+        numbers = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+        identity.update(f"\0{path.resolve()}\0{numbers}\0".encode())
     cache = cache_dir() / "digests"
     entry = identity.digest()
     digest = load_cached(cache, entry)
@@ -435,13 +432,6 @@ def _hash_tensor(name: str, tensor: torch.Tensor) -> bytes:
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     # blake3 divides a large tensor among all cores
     return blake3(header, max_threads=blake3.AUTO).update(flat.numpy().data).digest()
-
-
-def _file_identity(path: Path) -> bytes:
-    stat = path.stat()
-    # inode and change time, too: images built to be reproducible give all files the same time
-    numbers = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
-    return f"\0{path.resolve()}\0{numbers}\0".encode()
 
 
 # --- adapters -------------------------------------------------------------------------------------

@@ -267,7 +267,8 @@ def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
     # framework 4 motif if it is close to immunum's or where cysteine 23 places the second domain
     earliest = first.start + CYSTEINE_104
     latest = second.start + ALIGNMENT_SLACK
-    complete = _starts_by_cysteine(sequence, second)
+    cysteines = _CYSTEINE_23.finditer(sequence, second.start, second.end)
+    complete = {cysteine.start() - BEFORE_CYSTEINE_23[second.gene] for cysteine in cysteines}
     for linker in _LINKER.finditer(sequence, earliest, latest):
         if abs(linker.end() - second.start) < ALIGNMENT_SLACK:
             if linker.start() in complete and linker[0].startswith("X"):  # its unknown residues
@@ -303,12 +304,6 @@ def _end_of_motif(motif: re.Match[str], chain: ChainName, starts: Collection[int
     while end < last and motif.string[end] in _J_SEGMENT[chain][end - first]:
         end += 1
     return end
-
-
-def _starts_by_cysteine(sequence: str, domain: Domain) -> set[int]:
-    """Return where a complete domain would start, by each cysteine that may be its first."""
-    cysteines = _CYSTEINE_23.finditer(sequence, domain.start, domain.end)
-    return {cysteine.start() - BEFORE_CYSTEINE_23[domain.gene] for cysteine in cysteines}
 
 
 def is_constant(residues: str, chain: ChainName) -> bool:

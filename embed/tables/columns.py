@@ -103,7 +103,7 @@ LONGEST_NAME = 1000
 """Characters of the name of a column that a run reads."""
 _BARE = re.compile(r"\w+=[\w=-]*\w", re.ASCII)
 """What needs no quotation marks in a shell, nor in a sentence, unlike the dot of ``KD..nM.``."""
-UNNAMED = re.compile(r"Unnamed: \d+|index", re.IGNORECASE)
+UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)?|index", re.IGNORECASE)
 """Columns of the index that pandas writes."""
 LISTED_NAMES = 12
 """Columns that an error lists before it counts the others."""

@@ -54,6 +54,7 @@ _PRONOUNCEABLE = re.compile(
     "(?:[B-DF-HJ-NP-TV-XZ]{0,2}[AEIOUY]{1,2})+[B-DF-HJ-NP-TV-XZ]{0,2}", re.IGNORECASE
 )
 SHORTEST_PEPTIDE = 5  # fewer letters are as likely a name: VEGF, EGFR
+SHORTEST_OF_ONE_LENGTH = 8  # shorter names may be as long as each other: Alpha, Gamma, Delta
 FEW = 3  # letters of a word, and words of a column, from which they are no chance
 _NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
 REGION = re.compile("cdr|junction|f(r|wr?)[1-4]|paratope", re.IGNORECASE)
@@ -286,8 +287,15 @@ def is_peptide(text: str) -> bool:
 def are_peptides(texts: Sequence[str]) -> bool:
     """Tell whether texts, none of which is a known name, are rather peptides than names."""
     peptides = [text for text in texts if is_peptide(text) and len(text) >= SHORTEST_PEPTIDE]
-    words = [text for text in peptides if _reads_as_a_word(text)]
-    return 10 * len(peptides) >= 9 * len(texts) > 0 and 2 * len(words) < len(peptides)
+    return 10 * len(peptides) >= 9 * len(texts) > 0 and 2 * len(_words_in(peptides)) < len(peptides)
+
+
+def _words_in(texts: Sequence[str]) -> list[str]:
+    """Return the texts of residues that can be pronounced, unless they vary one peptide."""
+    lengths = {*map(len, texts)}
+    if len(texts) >= FEW and len(lengths) == 1 and min(lengths) >= SHORTEST_OF_ONE_LENGTH:
+        return []  # FEAQKAKANKAVD, FEAQKAKANKAVE, ...
+    return [text for text in texts if _reads_as_a_word(text)]
 
 
 def _reads_as_a_word(text: str) -> bool:
@@ -308,7 +316,7 @@ def names_as_residues(table: Table, name: str) -> list[str]:
     others = [text for text in readable if is_peptide(text)]
     # with U or Z, which few sequences have
     names = [text for text in readable if text not in others and _reads_as_a_word(text)]
-    if len(others) >= FEW and all(map(_reads_as_a_word, others)):
+    if FEW <= len(others) == len(_words_in(others)):
         names += others
     unreadable = len(texts) - len(readable)
     return names if 2 * (len(names) + unreadable) > len(texts) else []

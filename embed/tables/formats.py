@@ -11,6 +11,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 import re
@@ -322,7 +323,7 @@ def read_separated(
 ) -> Iterator[Chunk]:
     """Read text with this separator, after lines `above`; AIRR files become a row per cell."""
     header, *below = _first_lines(file, separator, above)
-    names = [name or f"Unnamed: {number}" for number, name in enumerate(header)]
+    names = [name or _unnamed(number, header) for number, name in enumerate(header)]
     first_row += above
     units = _units_below(below)
     if units:
@@ -336,12 +337,15 @@ def read_separated(
     # rows, so that the others have the numbers that spreadsheets and editors show
     read: dict[str, Any] = {"sep": separator, "low_memory": False, "skip_blank_lines": False}
     read["skiprows"] = above
-    if units or names[:1] == ["Unnamed: 0"]:  # which may have no place in the header
+    if units or not header[0]:  # which may have no place in the header
         read |= {"names": names, "header": 0}
     if options.as_written:
         read["keep_default_na"] = False
     elif options.may_be_names:
-        read |= _without_na(names, options)
+        kept = {*options.sequence_columns(names)}
+        kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
+        missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
+        read |= {"keep_default_na": False, "na_values": missing}
     # text whatever it looks like: 1.10 may be a name, and 0012 another one than 12
     types = dict.fromkeys(options.sequence_columns(names), object)
     read["dtype"] = defaultdict(lambda: str, types)
@@ -366,6 +370,16 @@ def read_separated(
             left_out = 0
 
 
+def _unnamed(number: int, header: Sequence[str]) -> str:
+    """Name a column without a name as pandas does, which may have written the others."""
+    name = f"Unnamed: {number}"
+    for copy in itertools.count(1):
+        if name not in header:
+            break
+        name = f"Unnamed: {number}.{copy}"
+    return name
+
+
 def _units_below(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the units in the first of two rows, with which instruments and papers begin.
 
@@ -386,14 +400,6 @@ def _units_below(rows: Sequence[Sequence[str]]) -> list[str]:
 def _with_missing(frame: pd.DataFrame, options: ReadOptions) -> pd.DataFrame:
     """Return rows as they are written: fields that a row lacks are empty text."""
     return frame.fillna("") if options.as_written else frame
-
-
-def _without_na(names: Sequence[str], options: ReadOptions) -> dict[str, Any]:
-    """Return how pandas reads text in which ``NA`` and the like may be names."""
-    kept = {*options.sequence_columns(names)}
-    kept |= {*may_hold(names, options.table.columns, ("antibody_name", "antigen_name"))}
-    missing = {name: [""] if name in kept else ["", *MISSING_TEXT] for name in names}
-    return {"keep_default_na": False, "na_values": missing}
 
 
 def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
@@ -480,17 +486,6 @@ def _check_cells(sheet: Any) -> tuple[int, list[str]]:  # noqa: ANN401  # openpy
     return len(hidden), [cells.decode() for cells in merged]
 
 
-def _refuse_merged(merged: Sequence[str], header: int) -> None:
-    """Raise ValueError for merged cells in the table, of which all but the first are empty."""
-    for cells in merged:
-        rows = {*map(int, re.findall("[0-9]+", cells))}
-        if max(rows, default=header) >= header:
-            msg = f"cells {cells} are merged; unmerge them and fill each one"
-            if len(rows) == 1:
-                msg += ", or delete the row, if it is a title or a note"
-            raise ValueError(msg)
-
-
 def sheet_names(path: Path) -> list[str]:
     """List the sheets of a file; empty if it is no Excel file that can be read."""
     if path.suffix.lower() not in EXCEL or not path.is_file():
@@ -526,7 +521,14 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
                 rows = counted(hidden, "hidden row")
                 remarks.append(f"{rows} read as others: remove what a filter leaves out")
             cells = _filled_part(sheet, remarks)
-            _refuse_merged(merged, 1 if cells is None else int(cells.index[0]) + 1)
+            header = 1 if cells is None else int(cells.index[0]) + 1
+            for merged_cells in merged:
+                merged_rows = {*map(int, re.findall("[0-9]+", merged_cells))}
+                if max(merged_rows, default=header) >= header:
+                    msg = f"cells {merged_cells} are merged; unmerge them and fill each one"
+                    if len(merged_rows) == 1:
+                        msg += ", or delete the row, if it is a title or a note"
+                    raise ValueError(msg)
             if cells is not None:
                 sheets[sheet.title] = (cells, remarks)
     if not sheets:
@@ -858,7 +860,22 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
         suffix = bare_suffix(file)
-        _refuse_unreadable(file, suffix, options.table.sheet)
+        if suffix not in FORMATS:
+            msg = (
+                f"{file}: not a supported table format; expected a name that ends in "
+                f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
+                "Convert, unpack or rename it."
+            )
+            raise TableError(msg)
+        if options.table.sheet is not None and suffix not in EXCEL:
+            msg = (
+                f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
+                f"{shell_quoted(options.table.sheet)}. Leave --sheet out."
+            )
+            raise TableError(msg)
+        if not file.is_file():  # a pipe would be waited for
+            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+            raise TableError(msg)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open
             with opening(file, "rb") as stream:
@@ -887,26 +904,6 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
             advice = "" if says_what_to_do else f"; expected a {suffix} table. Check the file"
             msg = f"{file}: cannot be read: {reason}{advice}."
             raise TableError(msg) from error
-
-
-def _refuse_unreadable(file: Path, suffix: str, sheet: str | None) -> None:
-    """Refuse a file of a format, or a kind of file, that cannot be read with these options."""
-    if suffix not in FORMATS:
-        msg = (
-            f"{file}: not a supported table format; expected a name that ends in "
-            f"{', '.join(FORMATS)}, also with .gz, or a folder of .parquet files. "
-            "Convert, unpack or rename it."
-        )
-        raise TableError(msg)
-    if sheet is not None and suffix not in EXCEL:
-        msg = (
-            f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
-            f"{shell_quoted(sheet)}. Leave --sheet out."
-        )
-        raise TableError(msg)
-    if not file.is_file():  # a pipe would be waited for
-        msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
-        raise TableError(msg)
 
 
 def _reason(error: BaseException) -> str:
@@ -986,17 +983,13 @@ def _read_parquet(file: IO[bytes], options: ReadOptions) -> Iterator[Chunk]:
                 text = pa.scalar(f"<{column.type}>")
                 texts = pc.if_else(table[at].is_null(), pa.scalar(None, pa.string()), text)
                 table = table.set_column(at, column.name, texts)
-        yield Chunk(_with_shared_texts(table.to_pandas()))
-
-
-def _with_shared_texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return categories of text as text, of which each row refers to one of the categories."""
-    # pandas makes a new text per row each time it goes through categories
-    types = {}
-    for name, kind in frame.dtypes.items():
-        if isinstance(kind, pd.CategoricalDtype) and is_string_dtype(kind.categories.dtype):
-            types[name] = object
-    return frame.astype(types)
+        frame = table.to_pandas()
+        # pandas makes a new text per row each time it goes through categories
+        types = {}
+        for name, kind in frame.dtypes.items():
+            if isinstance(kind, pd.CategoricalDtype) and is_string_dtype(kind.categories.dtype):
+                types[name] = object
+        yield Chunk(frame.astype(types))
 
 
 def _refuse_unsupported(field: pa.Field) -> None:

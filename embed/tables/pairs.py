@@ -304,11 +304,6 @@ class SequenceTable(Table):
         """Whether bad rows of its tables are errors."""
         return any(file.options.bad_rows == "error" for file in self.files)
 
-    @property
-    def all_sources(self) -> str:
-        """Names of all tables of which this is a chunk."""
-        return ", ".join(file.source for file in self.files)
-
     def file_name(self, at: int | np.integer[Any]) -> str:
         """Return the name of the table of a row here, of several; else nothing."""
         return "" if self.file_of_row is None else self.files[self.file_of_row[at]].source
@@ -348,7 +343,7 @@ class Tally:
 
     def add(self, chunk: SequenceTable) -> None:
         """Add what is told of a chunk; what is told of each is kept once."""
-        self.source = chunk.all_sources
+        self.source = ", ".join(file.source for file in chunk.files)
         self.counts.update(chunk.counts)
         self.skipped.update(chunk.skipped)
         self.ignored += [line for line in chunk.ignored if line not in self.ignored]
@@ -418,29 +413,26 @@ def check_chunks(layout: Layout, *, refuse: bool = True) -> Iterator[SequenceTab
         for chunk in _check_file(layout, number, chunks, refuse=refuse):
             rows += len(chunk.frame) + len(chunk.skipped)
             if layout.file_column:
-                chunk = _in_joined(chunk, layout, number, start)
+                part = layout.files[number]
+                frame = layout.align(chunk.frame, number)
+                roles = {role: part.renamed.get(name, name) for role, name in chunk.columns.items()}
+                chunk = replace(
+                    chunk,
+                    source=part.source,
+                    frame=frame,
+                    columns={**layout.columns, **roles},
+                    positions=chunk.positions + start,
+                    skipped=SkippedRows(
+                        [(row, cell._replace(file=part.source)) for row, cell in chunk.skipped.rows]
+                    ),
+                    ignored=[f"{part.source}: {note}" for note in chunk.ignored],
+                    files=layout.files,
+                    file_of_row=np.full(len(frame), number),
+                )
                 chunk.ignored[:0] = joined
                 joined = []
             yield chunk
         start += rows
-
-
-def _in_joined(read: SequenceTable, joined: Layout, number: int, start: int) -> SequenceTable:
-    """Return rows of one of several tables as rows of all of them."""
-    part = joined.files[number]
-    frame = joined.align(read.frame, number)
-    roles = {role: part.renamed.get(name, name) for role, name in read.columns.items()}
-    return replace(
-        read,
-        source=part.source,
-        frame=frame,
-        columns={**joined.columns, **roles},
-        positions=read.positions + start,
-        skipped=read.skipped.of_file(part.source),
-        ignored=[f"{part.source}: {note}" for note in read.ignored],
-        files=joined.files,
-        file_of_row=np.full(len(frame), number),
-    )
 
 
 def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
@@ -557,8 +549,11 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
             is_bad[row] = True
             skipped.rows.append((int(numbers[row]), cell))
     keep = np.flatnonzero(~(is_bad | is_empty))
-    may_join_rows = bare_suffix(Path(table.source)) in IN_QUOTES
-    line_breaks = count_line_breaks(table.frame) if may_join_rows else 0
+    line_breaks = 0  # in cells of text files, of which they may join two rows
+    if bare_suffix(Path(table.source)) in IN_QUOTES:
+        for _, cells in table.frame.select_dtypes(exclude=["number", "bool"]).items():
+            texts = [cell for cell in cells.tolist() if isinstance(cell, str)]
+            line_breaks += sum("\n" in text or "\r" in text for text in texts)
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences: dict[Kind, UniqueSequences] = {}
@@ -727,10 +722,6 @@ class SkippedRows:
         """Add the rows of another part of the table."""
         self.rows += other.rows
 
-    def of_file(self, file: str) -> SkippedRows:
-        """Return the same rows as those of one of several files."""
-        return SkippedRows([(row, cell._replace(file=file)) for row, cell in self.rows])
-
     def notes(self) -> list[str]:
         """Say how many rows each reason costs, and of how many distinct cells."""
         bad = self.bad
@@ -834,15 +825,6 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     counts |= {name: words[word] for word, (name, _) in _FOUND.items()}
     counts["replaced_residues"] = replaced
     return counts
-
-
-def count_line_breaks(frame: pd.DataFrame) -> int:
-    """Count the cells of text files that contain a line break."""
-    count = 0
-    for _, column in frame.select_dtypes(exclude=["number", "bool"]).items():
-        texts = [cell for cell in column.tolist() if isinstance(cell, str)]
-        count += sum("\n" in text or "\r" in text for text in texts)
-    return count
 
 
 def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:

@@ -575,9 +575,10 @@ def _is_called(name: str, kind: Kind | None) -> bool:
 
 
 def _holds_numbers(table: Table, name: str) -> bool:
-    """Tell whether all cells of a column are numbers."""
+    """Tell whether all cells of a column are numbers, none of which is a code such as 0101."""
     cells = pd.Series(table.distinct_cells(name), dtype=object)
-    return bool(np.isfinite(read_numbers(cells)).all())
+    are_codes = any(isinstance(cell, str) and re.match(r"\s*0[0-9]", cell) for cell in cells)
+    return not are_codes and bool(np.isfinite(read_numbers(cells)).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -655,7 +656,19 @@ def find_references(
     names = load_names(options.sequences) if options.sequences else None
     parent = _constant(options.parent, "--parent", "antibody", names)
     if parent is not None:
-        _check_parent(parent)
+        try:
+            chains = parse_antibody(parent if is_word(parent) else sequence_text(parent)).chains
+        except AbagError as error:
+            msg = f"--parent: {error}"
+            raise type(error)(msg) from None
+        longest = max(map(len, chains))
+        if longest < SHORT or is_word(parent):  # all letters of trastuzumab are residues
+            msg = (
+                f"--parent {parent}: has {longest} residues; expected a variable domain, of about "
+                "110 to 130 residues, a FASTA file, or a name in a file given with --sequences "
+                "FILE."
+            )
+            raise UnknownName(msg)
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
     references = References(names=names, parent=parent, antigen=antigen)
     if names is not None:
@@ -682,7 +695,18 @@ def _with_names(
     antigen_named = options.antigen is not None and names.find("antigen", options.antigen)
     if not (columns or parent_named or antigen_named):
         if not all(_has_sequences(table, kind) for kind in named_kinds):
-            raise _unused(table, names)
+            distinct = [*dict.fromkeys(name for _, name, of_ending in names.of if not of_ending)]
+            problem = (
+                f"{table.source}: no column holds names of --sequences {names.source}, such as "
+                f"{quote_names(distinct[:3])}"
+            )
+            advice = "Name it with --column antibody=NAME or --column antigen=NAME."
+            antigens = [name for name in table.names if names.find("antigen", name)]
+            if antigens:
+                advice = (
+                    "Columns are called so: add --matrix if each holds the labels of one antigen."
+                )
+            raise MissingColumn(with_found(problem, table.names, advice))
         remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     return replace(
         references,
@@ -709,7 +733,17 @@ def _with_mutations(
         remarks += describe_unapplied(named)
     light = further.get(LIGHT_MUTATIONS, "")
     parts = [further[role] for role in MUTATION_PARTS if role in further]
-    rules = _mutation_rules(options, mutations)
+    # one column for both kinds: then the chain of a mutation says of which it is
+    is_shared = len({*mutations.values()}) < len(mutations)
+    first = options.first_residue
+    of_antibodies = MutationRules(
+        kind="antibody",
+        numbering=options.numbering,  # schemes are those of variable domains
+        first_residue=1 if "antigen" in mutations else first,
+        shared=is_shared,
+    )
+    of_antigens = MutationRules(kind="antigen", first_residue=first, shared=is_shared)
+    rules = {kind: of_antibodies if kind == "antibody" else of_antigens for kind in mutations}
     written = {kind: [*(parts if kind in split else ()), x] for kind, x in mutations.items()}
     if light:
         written["antibody"].append(light)
@@ -741,23 +775,6 @@ def _with_mutations(
         chain_of_role=chain_of_role,
         remarks=tuple(remarks),
     )
-
-
-def _mutation_rules(
-    options: TableOptions, mutations: Mapping[Kind, str]
-) -> dict[Kind, MutationRules]:
-    """Decide how the mutations of each kind, in these columns, are read."""
-    # one column for both kinds: then the chain of a mutation says of which it is
-    is_shared = len({*mutations.values()}) < len(mutations)
-    first = options.first_residue
-    of_antibodies = MutationRules(
-        kind="antibody",
-        numbering=options.numbering,  # schemes are those of variable domains
-        first_residue=1 if "antigen" in mutations else first,
-        shared=is_shared,
-    )
-    of_antigens = MutationRules(kind="antigen", first_residue=first, shared=is_shared)
-    return {kind: of_antibodies if kind == "antibody" else of_antigens for kind in mutations}
 
 
 def _describe_mutations(
@@ -986,33 +1003,3 @@ def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bo
     antibodies = sum(bool(domain_types(_residues(text))) for text in texts)
     are_antibodies = 2 * antibodies > len(texts)
     return are_antibodies == (role != "antigen")
-
-
-def _unused(table: Table, names: NamedSequences) -> MissingColumn:
-    """Make the error of a file of names that no column holds."""
-    distinct = [*dict.fromkeys(name for _, name, of_ending in names.of if not of_ending)]
-    problem = (
-        f"{table.source}: no column holds names of --sequences {names.source}, such as "
-        f"{quote_names(distinct[:3])}"
-    )
-    advice = "Name it with --column antibody=NAME or --column antigen=NAME."
-    antigens = [name for name in table.names if names.find("antigen", name)]
-    if antigens:
-        advice = "Columns are called so: add --matrix if each holds the labels of one antigen."
-    return MissingColumn(with_found(problem, table.names, advice))
-
-
-def _check_parent(parent: str) -> None:
-    """Raise the error of a parent that is no antibody, before rows are read."""
-    try:
-        chains = parse_antibody(parent if is_word(parent) else sequence_text(parent)).chains
-    except AbagError as error:
-        msg = f"--parent: {error}"
-        raise type(error)(msg) from None
-    longest = max(map(len, chains))
-    if longest < SHORT or is_word(parent):  # all letters of trastuzumab are residues
-        msg = (
-            f"--parent {parent}: has {longest} residues; expected a variable domain, of about 110 "
-            "to 130 residues, a FASTA file, or a name in a file given with --sequences FILE."
-        )
-        raise UnknownName(msg)

@@ -189,11 +189,6 @@ class ParsedColumn:
         """Residues of the longest chain."""
         return max(map(len, chain.from_iterable(self.chains)), default=0)
 
-    @property
-    def good(self) -> list[int]:
-        """Indices of the sequences that are not bad."""
-        return [i for i in range(len(self.chains)) if i not in self.bad]
-
     def good_chains(self) -> Iterator[Chains]:
         """Yield the sequences that are not bad."""
         return (chains for i, chains in enumerate(self.chains) if i not in self.bad)
@@ -366,7 +361,12 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
     chains = column.chains
     forms = column.forms
     if options.antibody_region == "fv" or table.reader.cut:
-        for i in bar(iterable=column.good, desc="cutting chains", unit=" texts", delay=2):
+        for i in bar(
+            iterable=[i for i in range(len(column.chains)) if i not in column.bad],
+            desc="cutting chains",
+            unit=" texts",
+            delay=2,
+        ):
             chains[i], words = cut_to_domains(chains[i])
             forms[i] = "+".join(filter(None, [forms[i], *words]))
     else:
@@ -566,10 +566,9 @@ def _is_derived(table: Table, name: str, roles: Sequence[str]) -> bool:
 
 def _join(heavy: ParsedColumn, light: ParsedColumn, where: str) -> ParsedColumn:
     """Join the chains of each row; a row without any is bad."""
-    codes, places = _distinct_rows(
-        [(heavy.codes, range(len(heavy.chains))), (light.codes, range(len(light.chains)))]
-    )
-    heavy_N, light_N = np.array(places, np.int64).reshape(-1, 2).T
+    codes, pairs = pd.factorize(heavy.codes * len(light.chains) + light.codes)
+    heavy_N, light_N = np.divmod(pairs, max(1, len(light.chains)))
+    places = [*zip(heavy_N.tolist(), light_N.tolist(), strict=True)]
     chains = [heavy.chains[h] + light.chains[k] for h, k in places]
     bad: dict[int, BadCell] = {}
     is_bad = heavy.is_bad()[heavy_N] | light.is_bad()[light_N]
@@ -614,28 +613,23 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         column = ParsedColumn.constant(len(table.frame), antigen, references.antigen)
     else:
         if not table.has("antigen"):
-            _refuse_without_antigens(table, options)
+            refuse_other_header(table)
+            advice = (
+                ", add --matrix if each antigen has a column of labels, or give one antigen for "
+                "all rows with --antigen SEQ"
+            )
+            if options.proposes_no_antigen:
+                advice += ", or learn from antibodies alone with --no-antigen"
+            candidates = antigen_candidates(table)
+            if candidates:
+                advice += f". {quote_names(candidates)} may hold it"
+            table.column("antigen", advice)
         column = parse_column(table, "antigen", parse_antigen, references)
         if table.frame.index[0] == 0 and "antigen" not in references.by_name:
             _refuse_antigen_names(column, table, options)
     column.mark("short antigen", _with_short_chain(column.chains))
     column.mark("stopped antigen", column.stopped)
     return column
-
-
-def _refuse_without_antigens(table: Table, options: TableOptions) -> None:
-    """Refuse a table without a column of antigens."""
-    refuse_other_header(table)
-    advice = (
-        ", add --matrix if each antigen has a column of labels, or give one antigen for all "
-        "rows with --antigen SEQ"
-    )
-    if options.proposes_no_antigen:
-        advice += ", or learn from antibodies alone with --no-antigen"
-    candidates = antigen_candidates(table)
-    if candidates:
-        advice += f". {quote_names(candidates)} may hold it"
-    table.column("antigen", advice)
 
 
 def _refuse_antigen_names(column: ParsedColumn, table: Table, options: TableOptions) -> None:
@@ -745,7 +739,13 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
         ]
         try:
             if i in joined and any(is_unknown) and any(types):
-                raise UnsureDomains(_not_both(chains[i], is_unknown))
+                other = chains[i][is_unknown.index(True)]
+                msg = (
+                    f"{quoted(other)} beside a variable domain is not one itself; expected heavy "
+                    "and light. If it is the antigen, write it into a column of its own, else "
+                    "write heavy|light"
+                )
+                raise UnsureDomains(msg)
             chains[i], forms[i] = place_chains(chains[i], types, places)
             if any(is_unknown):
                 forms[i] += "+unknown chain"
@@ -755,19 +755,12 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
             column.refuse(i, "antibody", "|".join(chains[i]), error, where)
 
 
-def _not_both(chains: Chains, is_unknown: Sequence[bool]) -> str:
-    """Say of chains, of which one is no variable domain, that it may be the antigen."""
-    other = chains[is_unknown.index(True)]
-    return (
-        f"{quoted(other)} beside a variable domain is not one itself; expected heavy and light. If "
-        "it is the antigen, write it into a column of its own, else write heavy|light"
-    )
-
-
 def _with_short_chain(sequences: Sequence[Chains], least: int = SHORT) -> list[int]:
     """Find the sequences with a chain of fewer than `least` residues, but not empty."""
     short = []
     for i, chains in enumerate(sequences):
-        if any(0 < len(residues) < least for residues in chains):
-            short.append(i)
+        for residues in chains:
+            if 0 < len(residues) < least:
+                short.append(i)
+                break
     return short

@@ -38,7 +38,7 @@ from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 from abag.core.arrays import Floats
 from abag.core.errors import ColumnError, TableError
 from abag.core.files import replacing
-from abag.core.frames import nested_columns, refuse_nested
+from abag.core.frames import nested_columns
 from abag.core.messages import counted, first_line
 from abag.embed.tables.airr import NO_NOTES, ReaderNotes
 from abag.embed.tables.chains import ANTIBODY_ROLES, CHAIN_ROLES, MISSING_TEXT, joined_list
@@ -111,6 +111,13 @@ SIGN_OF_WORDS = {
 BOUND_WORDS = ("lower", "upper", "lower bound", "upper bound")
 """Those that are of the number in the row, whatever its unit."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
+ERROR_SIGN = r"(?:±|\+\s*/\s*-)"
+_WITH_ERROR = re.compile(
+    rf"(?P<number>\s*[-+]?[0-9.,]*[0-9](?P<power>e[-+]?[0-9]+)?)\s*{ERROR_SIGN}\s*"
+    r"[0-9.,]*[0-9](?(power)(?:e[-+]?[0-9]+)?)\s*",
+    re.IGNORECASE,
+)
+"""A power behind the error alone may be of both, as in 3.2 ± 0.4 x 10^-9, and is none here."""
 
 
 def signs_of_words(column: str) -> Mapping[str, str]:
@@ -135,6 +142,12 @@ def plain_number(text: str) -> str:
     if "10" not in text:
         return text
     return _POWER.sub(lambda found: "e" + found[found.lastindex or 0].translate(_RAISED), text)
+
+
+def without_error(number: str) -> str:
+    """Leave out the error behind a plain number, as in ``3.2 ± 0.4``."""
+    found = _WITH_ERROR.fullmatch(number)
+    return found["number"] if found else number
 
 
 def read_names(cells: pd.Series) -> pd.Series:
@@ -174,7 +187,11 @@ def with_unclear_point(cells: Iterable[object]) -> str:
 
     Empty if one does, as ``1.5`` and ``0.125``, or if there are no points.
     """
-    texts = [_BOUND.sub("", plain_number(cell)).strip() for cell in cells if isinstance(cell, str)]
+    texts = [
+        _BOUND.sub("", without_error(plain_number(cell))).strip()
+        for cell in cells
+        if isinstance(cell, str)
+    ]
     numbers = [text for text in texts if any(map(str.isdigit, text))]
     pointed = [text for text in numbers if "." in text]
     return pointed[0] if pointed and all(map(_UNCLEAR_POINT.fullmatch, numbers)) else ""
@@ -197,7 +214,7 @@ def read_numbers(cells: pd.Series) -> Floats:
 
 
 def read_bounds(cells: pd.Series) -> CellNumbers:
-    """Convert cells as `read_numbers` does, also those such as ``>1000``."""
+    """Convert cells as `read_numbers` does, also those such as ``>1000`` and ``3.2 ± 0.4``."""
     return _read_cells(cells, with_bounds=True)
 
 
@@ -217,6 +234,8 @@ def _read_cells(cells: pd.Series, *, with_bounds: bool) -> CellNumbers:
                 if with_bounds and (bound := _BOUND.match(number)):
                     sides[at] = SIDES[bound[1]]
                     number = number[bound.end() :]
+                elif with_bounds:
+                    number = without_error(number)
                 values.append(number)
             else:
                 values.append(cell if _is_number(cell) else None)
@@ -295,7 +314,8 @@ def says_no_binding(cell: object) -> bool:
 
 def _is_measurement(text: str) -> bool:
     """Tell whether a cell is a number, a bound, or says no binding."""
-    return says_no_binding(text) or _NUMBER.fullmatch(plain_number(text)) is not None
+    number = without_error(plain_number(text))
+    return says_no_binding(text) or _NUMBER.fullmatch(number) is not None
 
 
 def _is_class(text: str) -> bool:
@@ -463,7 +483,12 @@ def open_table(table: OneTable, reading: ReadOptions) -> Iterator[Table]:
             if name in nested:
                 texts = [*map(joined_list, table[name])]
                 table = table.assign(**{name: pd.Series(texts, table.index, object)})
-        refuse_nested(nested_columns(table[nested]), source)
+        for name, kind in nested_columns(table[nested]).items():
+            msg = (
+                f"{source}: column {name!r} has cells of the nested type {kind}; expected "
+                "text, numbers or truth values. Divide it into columns of its own, or leave it out."
+            )
+            raise TableError(msg)
         chunks = in_chunks(table, None if options.matrix else reading.rows)
     else:
         source = Path(table).name or str(table)

@@ -76,8 +76,8 @@ PREDICTION_ROLES = frozenset({"prediction", "sigma"})
 """Roles of columns that only the table of predictions has."""
 SITE_COLUMNS = ("chain", "position")
 """Columns of a scan that tell where a mutant differs from its parent."""
-UNNAMED_ANTIGEN = "XXXX"
-"""Stands for the antigen of a table that names none; fewer of X are read as a word."""
+UNNAMED_ANTIGEN = 20 * "X"
+"""Stands for the antigen of a table that names none; fewer of X are told to be a peptide."""
 _BOOLEANS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
 
@@ -188,7 +188,14 @@ def read_candidates(
     numbers = [_read_numbers(chunk, quantity, molar_mass_kda) for chunk in reader]
     frame = pd.concat(numbers, ignore_index=True)
     if quantity.affinity:
-        _warn_of_other_units(reader.source, frame["mean"].to_numpy(np.float64))
+        mean = frame["mean"].to_numpy(np.float64)
+        unusual = outside(mean, USUAL_PKD)
+        if 2 * unusual.sum() > len(mean):
+            say(
+                f"{reader.source}: {unusual.sum():,} of {counted(len(mean), 'prediction')} outside "
+                f"the usual range of pKd (2 to 14), such as {mean[unusual][0]:g}; the largest "
+                "values are taken as the best"
+            )
     antibodies, antigens = reader.sequences
     same = SAME_PREDICTION_PKD
     if not quantity.affinity:
@@ -335,16 +342,6 @@ def with_antigen(
         return options
     say(f"{first.source}: no antigen column; all rows are taken as pairs with the same antigen")
     return replace(options, antigen=UNNAMED_ANTIGEN)
-
-
-def _warn_of_other_units(source: str, mean: Floats) -> None:
-    unusual = outside(mean, USUAL_PKD)
-    if 2 * unusual.sum() > len(mean):
-        say(
-            f"{source}: {unusual.sum():,} of {counted(len(mean), 'prediction')} outside the usual "
-            f"range of pKd (2 to 14), such as {mean[unusual][0]:g}; the largest values are taken "
-            "as the best"
-        )
 
 
 def _read_numbers(chunk: SequenceTable, quantity: Quantity, molar_mass_kda: float) -> pd.DataFrame:
@@ -498,21 +495,18 @@ def read_all_measured(
     """Read the measured pairs of the run, which a predictor alone lacks, and those of a table."""
     tables = list[Measured]()
     if options.run is not None and (Path(options.run) / MEASURED).exists():
-        tables.append(_read_measured_of_run(Path(options.run), candidates, options))
+        run = Path(options.run)
+        quantity = layout_of(read_config(run)).label.quantity
+        frame = read_measured_rows(run, quantity)[[*SEQUENCES, "pkd", "censored"]]
+        if options.antigen == UNNAMED_ANTIGEN:
+            frame["antigen"] = UNNAMED_ANTIGEN
+        # its sequences are cut to the region of the run
+        pairs = read_written_pairs(frame, quantity).sorted_by_key()
+        pairs = replace(pairs, source=str(run / MEASURED))
+        tables.append(replace(_among(candidates, pairs), is_of_run=True))
     if options.measured is not None:
         tables.append(read_measured(options.measured, candidates, options, of_run))
     return tables
-
-
-def _read_measured_of_run(run: Path, candidates: Candidates, options: RankOptions) -> Measured:
-    quantity = layout_of(read_config(run)).label.quantity
-    frame = read_measured_rows(run, quantity)[[*SEQUENCES, "pkd", "censored"]]
-    if options.antigen == UNNAMED_ANTIGEN:
-        frame["antigen"] = UNNAMED_ANTIGEN
-    # its sequences are cut to the region of the run
-    pairs = read_written_pairs(frame, quantity).sorted_by_key()
-    pairs = replace(pairs, source=str(run / MEASURED))
-    return replace(_among(candidates, pairs), is_of_run=True)
 
 
 def config_of_run(run: Path | str | None) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.layout import NOTHING
 from abag.embed.tables.table import TableLike
 from abag.head.design.batches import (
+    EXPLORE,
     RULES,
     Aim,
     Expectation,
@@ -502,8 +503,10 @@ def _in_words(options: RankOptions, drawn: int, batch: int, candidates: Candidat
     elif options.rule == "probability":
         side = "above" if higher else "below"
         rule = f"most probably {side} {signed(options.above, quantity.sign)} {quantity}"
-    elif options.rule == "ucb" and options.explore != 0:
-        rule += f" {'+' if higher else '-'} {options.explore or 1:g} {candidates.explored}"
+    elif options.rule == "ucb" and (explore := _explore(options)):
+        rule += f" {'+' if higher else '-'} {explore:g} {candidates.explored}"
+    if options.second is not None and options.second_above is None:
+        rule = f"Pareto fronts of {rule} and of the second property"
     return f"{rule}; {drawn:,} {at_random}" if drawn else rule
 
 
@@ -624,9 +627,12 @@ def _refuse_too_few(
 ) -> None:
     if left >= options.batch:
         return
-    out = ", ".join(f"{n:,} {reason}" for reason, n in counts.items() if n) or "none"
+    words = {"second": "by --second-above"}
+    out = ", ".join(f"{n:,} {words.get(why, why)}" for why, n in counts.items() if n) or "none"
     rows = counted(len(candidates.frame), "row")
     fixes = ["more predictions"]
+    if counts.get("second", 0):
+        fixes.insert(0, "another --second-above")
     if counts.get("far", 0):
         fixes.insert(0, "--keep-far")
     if left:
@@ -732,14 +738,17 @@ def _choose_batch(
 
 
 def _score(candidates: Candidates, best: float | None, options: RankOptions) -> Floats:
-    explore = 1.0 if options.explore is None else options.explore
-    aim = Aim(explore, best=_or_nan(best), above=_or_nan(options.above))
+    aim = Aim(_explore(options), best=_or_nan(best), above=_or_nan(options.above))
     sigma = candidates.sigma
     # measurements reduce what the model does not know, not the noise of the assay
     if sigma is not None and options.rule in ("ucb", "improvement"):
         sigma = candidates.frame[candidates.explored].to_numpy(np.float64)
     mean = candidates.mean
     return RULES[options.rule](mean, np.zeros_like(mean) if sigma is None else sigma, aim)
+
+
+def _explore(options: RankOptions) -> float:
+    return EXPLORE if options.explore is None else options.explore
 
 
 def _or_nan(value: float | None) -> float:

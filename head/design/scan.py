@@ -2,10 +2,12 @@
 
 Mutants are scored in batches, as `abag.predict` would; those with several mutations follow once the
 single ones are scored. A mutant and its parent are predicted by the same models, whose errors they
-largely share, so the sigma of a difference is not that of two predictions. It is ``spread``
-(`models.ridge`) times the standard deviation of the difference: over the joint posterior of a
-Gaussian process, or else over the members of an ensemble. The residual noise is left out: what of
-it a mutant shares with its parent is not known. A single network or a ridge has no such deviation.
+largely share, so the sigma of a difference is not that of two predictions. It is the standard
+deviation of the difference (over trees, the joint posterior of a Gaussian process, or else the
+members of an ensemble) times ``spread`` (`models.ridge`) where that makes it larger: errors of
+single predictions that do not follow their deviation do not say that differences are right. The
+residual noise is left out: what of it a mutant shares with its parent is not known. A single
+network or a ridge has no such deviation.
 The page of a scan shows the first parents, as many as fit, each a map of residues by positions, and
 a table of the best mutants. P pairs of an antibody and an antigen in a batch: its parents, then its
 mutants.
@@ -19,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -44,7 +46,6 @@ from abag.head.design.sites import (
 )
 from abag.head.labels.headers import INSIDE, PKD, Quantity
 from abag.head.models.pair_vectors import Index, PairVectors, given_features
-from abag.head.models.registry import MODELS
 from abag.head.predictor.explain import explain_residues, residue_parts
 from abag.head.predictor.options import ScanOptions, is_run_alone
 from abag.head.predictor.predictor import Scorer
@@ -63,9 +64,6 @@ from abag.head.runs.run_folder import naming_damage
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains
     from abag.embed.tables.layout import LayoutRecord
-    from abag.head.models.kernels import GaussianProcess
-    from abag.head.models.trees import Trees
-    from abag.head.predictor.parts import Parts
     from abag.head.predictor.predictor import Predictor
     from abag.head.regimes.splits import FoundRegimes
 
@@ -131,8 +129,6 @@ def score_mutants(
             frames.append(scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
-    if "difference_sigma" in frame and frame["difference_sigma"].isna().all():
-        frame = frame.drop(columns="difference_sigma")
     if len(measured):
         frame.insert(0, "pkd_measured", pkd_measured[first:])
     described = _describe(parents, mutants, pairs[first:])
@@ -176,17 +172,15 @@ def _with_differences(
     pkd = scores["pkd_predicted"].to_numpy()
     at = list(scores).index("regime")
     scores.insert(at, "difference", pkd - predict_parents(predictor, vectors, parent, regimes))
-    mixtures = {name: regime.mixture for name, regime in predictor.regimes.items()}
-    if predictor.parts.with_variance and any(mixture.spread for mixture in mixtures.values()):
-        variances = difference_variances(predictor.parts, vectors, parent)
-        # of a regime whose errors do not follow the deviation, it says nothing
-        sigma = np.full(len(scores), np.nan)
+    parts = predictor.parts
+    if parts.with_variance and not predictor.quantity.classes:
+        _, variances = parts.predict_with_variance(vectors, (), other=parent)
+        sigma = np.zeros(len(scores))
         for name in set(regimes.used.tolist()):
-            mixture = mixtures[name]
-            if mixture.spread:
-                rows = regimes.used == name
-                variance = mixture.variance(variances, len(scores))
-                sigma[rows] = mixture.spread * np.sqrt(variance[rows])
+            mixture = predictor.regimes[name].mixture
+            rows = regimes.used == name
+            variance = mixture.variance(variances, len(scores))
+            sigma[rows] = max(mixture.spread, 1.0) * np.sqrt(variance[rows])
         scores.insert(at + 1, "difference_sigma", sigma)
     return scores
 
@@ -222,23 +216,6 @@ def _with_likelihoods(
     return scores.assign(**added)
 
 
-def difference_variances(parts: Parts, vectors: PairVectors, parent: Index) -> dict[str, Floats]:
-    """Return the variance of each pair's difference from its parent in pKd^2, (P,), by part."""
-    variances = {}
-    for name in parts.with_variance:
-        models = parts.models[name]
-        if MODELS[name].has_variance:
-            of_part = []
-            for model in models:
-                varying = cast("GaussianProcess | Trees", model)
-                of_part.append(varying.difference_variance(vectors, parent))
-            variances[name] = np.asarray(np.mean(of_part, axis=0))
-        else:
-            predicted = np.stack([model.predict(vectors) for model in models])
-            variances[name] = np.asarray(np.var(predicted - predicted[:, parent], axis=0))
-    return variances
-
-
 BEST = 5
 """Mutants in the summary."""
 MOST_FAR = 0.5
@@ -268,13 +245,11 @@ class ScanSummary(TypedDict):
     same_prediction: dict[str, int]
     """Rows of the regimes in which all mutants have the same prediction."""
     improved: int
-    """Rows whose predicted difference exceeds its sigma, or 0 where that is not known."""
+    """Rows whose predicted difference exceeds its sigma, or 0 if the predictor has none."""
     measured: int
     """Rows that are measured pairs of the run."""
     median_sigma: float | None
     """Of the differences; None if the predictor has none."""
-    rows_with_sigma: int
-    """Rows whose difference has a sigma."""
     far_rows: int
     far_parents: int
     best: list[dict[str, Any]]
@@ -329,15 +304,15 @@ def describe_scan(found: ScanSummary) -> str:
     if drawn:
         doubles += f", {drawn:,} drawn with more mutations"
     sigma = found["median_sigma"]
-    of = found["rows_with_sigma"]
-    known = "" if of == found["rows"] else f"; known of {of:,}"
-    than = "" if sigma is None else f" by more than sigma (median {show(sigma)} {quantity}{known})"
+    than = "by any difference, whose sigma is not known"
+    if sigma is not None:
+        than = f"by more than sigma (median {show(sigma)} {quantity})"
     lower = "" if quantity.sign > 0 else "; lower is better"
     several = found["parents"] > 1
     mutants = counted(found["rows"], "mutant")
     lines = [
         f"{parents}; {singles} of {counted(found['sites'], 'residue')}{doubles}",
-        f"predicted to improve{than}{lower}: {found['improved']:,} of {mutants}",
+        f"predicted to improve {than}{lower}: {found['improved']:,} of {mutants}",
     ]
     heading = "best"
     for mutant in found["best"]:
@@ -498,7 +473,7 @@ def _score_all(
     by_regime.add(scores.frame)
     sigma = scores.frame.get("difference_sigma")
     gain = quantity.sign * scores.frame["difference"]
-    improves = gain > (0.0 if sigma is None else sigma.fillna(0.0))
+    improves = gain > (0.0 if sigma is None else sigma)
     return _ScoredScan(
         quantity=quantity,
         parents=parents,
@@ -539,7 +514,6 @@ def _summarize(
         "improved": scored.improved,
         "measured": int(measured),
         "median_sigma": None if sigma is None else float(sigma.median()),
-        "rows_with_sigma": 0 if sigma is None else int(sigma.notna().sum()),
         "far_rows": int(frame["far"].sum()),
         "far_parents": int(parent_scores["far"].sum()),
         "best": _describe_rows(scored.best.head(BEST), quantity),
@@ -770,8 +744,7 @@ def _of_parent(
         "far": "".join(np.where(cells["far"], "1", "0")),
     }
     if "difference_sigma" in cells:
-        sigma = cells["difference_sigma"].round(digits).astype(object)
-        summary["sigma"] = sigma.where(sigma.notna(), None).tolist()
+        summary["sigma"] = cells["difference_sigma"].round(digits).tolist()
     text = describe_compared(scores["pkd_predicted"], scores["pkd_compared"], quantity)
     if text:
         summary["compared"] = text

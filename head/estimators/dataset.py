@@ -226,7 +226,7 @@ def dataset(
     ----------
     store : Store or path
         Has a vector for every sequence of the table.
-    table : path or DataFrame
+    table : path, DataFrame or list of these
         Pairs with a measured affinity; labels are read as by `abag.fit`.
     **options
         Fields of `DatasetOptions`.

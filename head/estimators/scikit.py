@@ -126,17 +126,6 @@ def _refuse_other_unit(name: str) -> None:
         raise LabelError(msg)
 
 
-def _refuse_affinity(name: str) -> None:
-    """Raise `LabelError` if labels that options call another quantity are named as an affinity."""
-    if read_header(name).states_affinity:
-        msg = (
-            f"y: its name {name!r} says {read_header(name).unit}, an affinity, and --better or "
-            "--unit is given for another quantity; expected one or the other. Convert it to pKd "
-            "and leave these out, or rename it."
-        )
-        raise LabelError(msg)
-
-
 def as_frame(
     X: Any,  # noqa: ANN401 - whatever the caller passes
     columns: Mapping[str, str | int] | None,
@@ -241,7 +230,13 @@ def labelled(
         is_other = chosen.asks_for_value
         is_known = read_header(name).better is not None
         if is_other:
-            _refuse_affinity(name)
+            if read_header(name).states_affinity:
+                msg = (
+                    f"y: its name {name!r} says {read_header(name).unit}, an affinity, and "
+                    "--better or --unit is given for another quantity; expected one or the other. "
+                    "Convert it to pKd and leave these out, or rename it."
+                )
+                raise LabelError(msg)
         elif not is_known:
             _refuse_other_unit(name)
         if is_other or is_known:
@@ -296,14 +291,6 @@ def free_name(name: str, frame: pd.DataFrame) -> str:
     while name in frame.columns:
         name += "_"
     return name
-
-
-def pair_of_row(pairs: LabelledPairs) -> NDArray[np.int64]:
-    """Return the pair of each row of a table read by `labelled`, shape (R,)."""
-    antigens = len(pairs.table.antigens.keys)
-    number_of_pair = pairs.antibody * antigens + pairs.antigen  # ascending, one per pair
-    of_row = pairs.table.antibodies.of_row * antigens + pairs.table.antigens.of_row
-    return np.searchsorted(number_of_pair, of_row)
 
 
 def folders_with(
@@ -723,7 +710,10 @@ def pair_groups(
         pairs = labelled(read_frame(X, columns=columns, options=reading))
         groups = PairGroups(pairs, options)
         of_pair: NDArray[np.int64] = getattr(groups, kind)
-        return of_pair[pair_of_row(pairs)]
+        antigens = len(pairs.table.antigens.keys)
+        number_of_pair = pairs.antibody * antigens + pairs.antigen  # ascending, one per pair
+        of_row = pairs.table.antibodies.of_row * antigens + pairs.table.antigens.of_row
+        return of_pair[np.searchsorted(number_of_pair, of_row)]
 
 
 class PairVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc] # no types

@@ -620,22 +620,17 @@ def strong_threshold(select: str, quantity: Quantity | None = None) -> float | N
     return STRONG_PKD if quantity is None or quantity.affinity else None
 
 
-def antigen_groups(pairs: LabelledPairs, rows: Ints) -> Ints:
-    """Group rows, (R,), for the metrics within antigen; the result has shape (R,).
+def rows_to_score(pairs: LabelledPairs, rows: Ints) -> MeasuredRows:
+    """Return rows of pairs that several models predict.
 
-    A group is an antigen, or the antigens of a cluster that have too few exact rows each.
+    Metrics within antigen are of groups: an antigen, or all of a cluster with few exact rows each.
     """
     _, antigen = np.unique(pairs.antigen[rows], return_inverse=True)
     exact_rows = np.bincount(antigen, pairs.censored[rows] == 0)
     few = exact_rows[antigen] < MIN_ROWS_PER_ANTIGEN
     cluster = (pairs.antigen if pairs.antigen_cluster is None else pairs.antigen_cluster)[rows]
     # clusters are numbered above the antigens
-    return np.where(few, len(antigen) + cluster, antigen)
-
-
-def rows_to_score(pairs: LabelledPairs, rows: Ints) -> MeasuredRows:
-    """Return rows of pairs that several models predict."""
-    groups = antigen_groups(pairs, rows)
+    groups = np.where(few, len(antigen) + cluster, antigen)
     weight = weights_of(pairs.share, rows)
     sign = pairs.quantity.sign
     return MeasuredRows.of(pairs.pkd[rows], groups, pairs.censored[rows], sign, weight)

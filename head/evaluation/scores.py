@@ -183,11 +183,6 @@ class TestedPairs:
         """Return `censored`, 0 where all are exact."""
         return np.zeros(len(self.rows), np.int8) if self.censored is None else self.censored
 
-    @property
-    def share_of_bounds(self) -> float:
-        """Return the share of bounds, in which each pair counts by its weight."""
-        return float(np.average(~self.is_exact, weights=self.weight)) if len(self.rows) else 0.0
-
     def take(self, folds: Sequence[Floats]) -> Floats:
         """Take the values of these pairs from those of all pairs, (P,), of each fold; (R,)."""
         return np.stack([*folds])[self.fold, self.rows]
@@ -350,7 +345,7 @@ def score_regime(
     else:
         loss_words = PROBABILITIES if of_classes else ERRORS
         errors_in_words = describe_loss(loss_words, against_mean, against_best, best)
-    bounds = every.share_of_bounds
+    bounds = float(np.average(~every.is_exact, weights=every.weight)) if len(every.rows) else 0.0
     is_selection = bounds >= MANY_BOUNDS
     if bounds:
         concordance = concordance_claim(every, predicted)
@@ -888,17 +883,11 @@ def rank_values(
     rows = rows[is_ranked]
     result.correlation[rows] = correlation[is_ranked]
     result.influence[rows] = np.where(length > 0, influence, 0.0)[is_ranked]
-    result.shortfall[rows] = _shortfall(correlation, within.informative)[is_ranked]
-    return result
-
-
-def _shortfall(correlation: Floats, pairs: Floats) -> Floats:
-    """Return by how much sample correlations are below those of many pairs, if labels are normal.
-
-    The expectation of a sample's is 3 (tau - rho) / (n + 1) above rho, and tau follows from rho.
-    """
+    # sample correlations are below those of many pairs, by this much if labels are normal
     tau = 2 / np.pi * np.arcsin(np.clip(2 * np.sin(np.pi * correlation / 6), -1, 1))
-    return np.asarray(3 * (correlation - tau) / (pairs + 1))
+    shortfall = 3 * (correlation - tau) / (within.informative + 1)
+    result.shortfall[rows] = shortfall[is_ranked]
+    return result
 
 
 class _Ranked(NamedTuple):

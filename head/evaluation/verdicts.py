@@ -183,6 +183,19 @@ def _score(
     weight = weights_in(rows)
     recall, precision, _ = _curve(strong, predicted, weight)
     step = max(1, len(recall) // POINTS)
+    number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)  # 1.0 is above the last edge
+    bins = []
+    for k in np.unique(number).tolist():
+        inside = number == k
+        bins.append(
+            {
+                "low": BINS[k],
+                "high": BINS[k + 1],
+                "pairs": int(inside.sum()),
+                "expected": float(np.average(p[inside], weights=weight[inside])),
+                "strong": float(np.average(strong[inside], weights=weight[inside])),
+            }
+        )
     return {
         "regime": regime,
         "words": words,
@@ -194,7 +207,7 @@ def _score(
         "curve": np.stack([recall, precision], axis=1)[::step].tolist(),
         "cutoffs": [_try_cutoff(rows, others, wanted, level) for wanted, level in WANTED],
         "expected": float(p.sum()),
-        "calibration": _calibration(strong, p, weight),
+        "calibration": bins,
     }
 
 
@@ -272,23 +285,6 @@ def _pick(strong: Bools, is_picked: Bools, cutoff: float | None, weight: Floats)
         "precision": hits / float(weight[is_picked].sum()) if picked else None,
         "recall": hits / float(weight[strong].sum()) if strong.any() else None,
     }
-
-
-def _calibration(strong: Bools, p: Floats, weight: Floats) -> list[dict[str, Any]]:
-    number = np.clip(np.digitize(p, BINS) - 1, 0, len(BINS) - 2)  # 1.0 is above the last edge
-    bins = []
-    for k in np.unique(number).tolist():
-        inside = number == k
-        bins.append(
-            {
-                "low": BINS[k],
-                "high": BINS[k + 1],
-                "pairs": int(inside.sum()),
-                "expected": float(np.average(p[inside], weights=weight[inside])),
-                "strong": float(np.average(strong[inside], weights=weight[inside])),
-            }
-        )
-    return bins
 
 
 def describe_strong(summary: StrongSummary, quantity: Quantity) -> list[str]:

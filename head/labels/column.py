@@ -37,7 +37,7 @@ from abag.embed.tables.columns import (
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.layout import LayoutRecord
-from abag.embed.tables.table import CellNumbers, read_texts
+from abag.embed.tables.table import ERROR_SIGN, CellNumbers, read_texts
 from abag.head.labels.classes import (
     advise_classes,
     decide_classes,
@@ -155,7 +155,7 @@ class Column:
     @cached_property
     def header(self) -> Header:
         """What the name says; beside each other, ka and kd in lower case are rates."""
-        header = read_header(self.name)
+        header = read_header(self.name_of_value)
         if self.name.strip() in RATES and {*RATES} <= {name.strip() for name in self.table.names}:
             return replace(header, units=(), sure=False, not_label="a rate")
         if self.unit_in_cells is not None:
@@ -163,9 +163,16 @@ class Column:
         return header
 
     @cached_property
+    def name_of_value(self) -> str:
+        """Its name, without the error if cells have both: ``KD (nM) ± SD`` of ``3.2 ± 0.4``."""
+        value = re.sub(rf"\s*{ERROR_SIGN}\s*\w*", "", self.name)
+        texts = [] if value == self.name else distinct_texts(self.table, self.name)
+        return value if any(re.search(ERROR_SIGN, text) for text in texts) else self.name
+
+    @cached_property
     def unit_in_cells(self) -> Label | None:
         """Unit that its cells state, as ``300 pM``, of a label or affinity whose name has none."""
-        header = read_header(self.name)
+        header = read_header(self.name_of_value)
         is_label = self.name in map(self.table.columns.get, ("pkd", "label"))
         is_possible = is_label or header.affinity or header.plain
         if header.units or header.not_label or not is_possible:
@@ -272,6 +279,11 @@ class Column:
         return words_beside_others(self.filled) if is_named else ()
 
     @property
+    def are_words(self) -> bool:
+        """Whether `hint` reads it as classes, if as anything."""
+        return bool(self.is_of_classes or self.ordered_words or self.words_beside_others)
+
+    @property
     def is_beside_labels(self) -> bool:
         """Whether it numbers, counts or describes rows, or holds classes."""
         return bool(self.improbability[0])
@@ -324,11 +336,10 @@ class Column:
                 f"{self.name!r} holds {cells}: use {choice} {named} --bad-rows skip to leave out "
                 "the others, or name all classes, the worst first."
             )
-        if header.affinity and re.search(r"±|\+\s*/\s*-", self.name) and not self.holds_numbers:
-            return f"{self.name!r} holds values and errors: write them into two columns."
         if header.not_label or not (header.affinity or header.plain):
             return ""
-        if not (header.sure or self.holds_numbers):
+        # a flag of 0 and 1, such as `Kd_is_greater`, is no affinity
+        if not header.sure and (not self.holds_numbers or {*self.numbers} <= {0, 1}):
             return ""
         if header.of_alphaseq:
             return f"{self.name!r} is {ALPHASEQ_WORDS}: use {self.in_unit(ALPHASEQ_UNIT)}."
@@ -459,7 +470,7 @@ class Columns:
         column = self._stated_label(label) or of_classes
         if column is not None:
             return column
-        hints = self._propose_named()
+        hints = self._propose_named(takes_classes=remembered is None)
         quantities = self._propose_quantities() if takes_others else []
         if quantities and len(self.numbers) == 1 and not hints:
             return self.numbers[0].name
@@ -567,12 +578,14 @@ class Columns:
         is_one = not without_unit and not plain and len(with_unit) == 1
         return with_unit[0] if is_one else None
 
-    def _propose_named(self) -> list[str]:
+    def _propose_named(self, *, takes_classes: bool) -> list[str]:
         """Say how columns are read that may be the label; if some state a unit, only these."""
         proposed = []
         for column in self.free:
             header = column.header
             is_possible = header.units or header.of_alphaseq or not self.states_unit
+            if column.are_words and not takes_classes:
+                continue
             if is_possible and column.hint:
                 proposed.append(column)
         return [column.hint for column in _likely_first(proposed)]
@@ -791,11 +804,12 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
                 "the unit of the name. Leave --label out, or rename the column."
             )
         return given, "given by --label"
-    # a name that allows one unit says more than the run
+    # a name that allows one unit says more than the run, and numbers without the unit that those
+    # of the run had may be in any
     remembered = asked.remembered
-    is_of_run = remembered is not None and remembered.column == column.name
-    if remembered is not None and is_of_run and len(header.units) != 1:
-        return remembered.unit, AS_IN_THE_RUN
+    if remembered is not None and remembered.column == column.name:
+        if len(header.units) != 1 and remembered.why != IN_THE_CELLS:
+            return remembered.unit, AS_IN_THE_RUN
     if header.units:
         return header.units[0], _IN_THE_NAME if column.unit_in_cells is None else IN_THE_CELLS
     if header.of_alphaseq:

@@ -404,12 +404,6 @@ def cells_of_run(
     return columns.with_stored(cells, len(frame))
 
 
-def joined_cells(chunks: Sequence[FeatureCells]) -> FeatureCells:
-    """Return the cells of all chunks of a table."""
-    numbers_RF = np.concatenate([chunk.numbers_RF for chunk in chunks])
-    return FeatureCells(numbers_RF, np.concatenate([chunk.words_RG for chunk in chunks]))
-
-
 # ---- reading -------------------------------------------------------------------------------------
 
 
@@ -538,13 +532,6 @@ def mean_cells(cells: FeatureCells, pair_of_row: Ints, first_row: Ints) -> Featu
         total = np.bincount(pair_of_row[finite], values_R[finite], minlength=pairs)
         numbers_PF[:, at] = np.where(count > 0, total / np.maximum(1, count), np.nan)
     return FeatureCells(numbers_PF, cells.words_RG[first_row])
-
-
-def refuse_features(names: Iterable[str], where: str, advice: str) -> None:
-    """Refuse to score pairs whose features nobody gives."""
-    listed = quote_some([*names])
-    msg = f"{where}: the run reads the columns {listed}; expected these of each pair. {advice}"
-    raise ColumnError(msg)
 
 
 def read_logliks(folder: EncoderFolder, keys: NDArray[np.uint8], head: str = "") -> Floats:

@@ -24,7 +24,13 @@ from abag.core.arrays import Bools, Floats
 from abag.core.errors import OptionError
 from abag.core.messages import printable, quoted
 from abag.core.options import parse
-from abag.embed.tables.table import CellNumbers, listed_cells, plain_number, read_bounds
+from abag.embed.tables.table import (
+    CellNumbers,
+    listed_cells,
+    plain_number,
+    read_bounds,
+    without_error,
+)
 from abag.head.labels.options import ANTIBODY_KDA, UNITS, Better, Label, Scale
 
 USUAL_PKD = (2.0, 14.0)
@@ -265,8 +271,8 @@ ALPHASEQ_UNIT: Label = "log10_kd_nm"
 ALPHASEQ_WORDS = "log10 of Kd in nM, lower is stronger"
 _NOT_SPLIT = ("kim", "kam", "dm", "kin")
 """Words of few letters that are no quantity beside its unit."""
-_ONLY_LAST = ("m", "j")
-"""Units that are one letter: within a word, as in ``min`` and ``format``, they are none."""
+_ONLY_LAST = ("m", "j", *(f"{prefix}m" for prefix in _PREFIXES))
+"""Units whose end is one letter: within a word, as in ``min`` and ``format``, they are none."""
 _WITHIN = re.compile("^(?:ddg|delta|p?kd|p?[ie]c50)|(?:p?kd|p?[ie]c50)$")
 """What an unknown word, such as ``kd1`` or ``her2kd``, is about."""
 
@@ -276,7 +282,8 @@ def _scales() -> dict[str, str]:
     scales = dict.fromkeys(_UNKNOWN_SCALES, "?")
     for thousandths, prefix in enumerate(_PREFIXES):
         letter = "u" if prefix == "micro" else prefix[:1]
-        words = (f"{letter}m", f"{letter}molar", f"{prefix}molar", f"1e-{3 * thousandths}m")
+        molar = (f"{letter}m", f"{letter}molar", f"{prefix}m", f"{prefix}molar")
+        words = (*molar, f"1e-{3 * thousandths}m")
         scales |= dict.fromkeys(words, f"{letter}m")
     for unit in UNITS.values():
         scales |= dict.fromkeys(unit.words, unit.scales[0])
@@ -635,7 +642,7 @@ def unit_of_cell(cell: object) -> Label | None:
 def _number_and_unit(text: str, quantity: str = "KD") -> tuple[str, Label | None]:
     """Divide a cell such as ``>10 µM`` into its number and its unit; None if it states none."""
     cell = _WITH_UNIT.fullmatch(text)
-    number = plain_number(cell["number"]) if cell else ""
+    number = without_error(plain_number(cell["number"])) if cell else ""
     if cell is None or not _NUMBER.fullmatch(number):
         return "", None
     return number, read_header(f"{quantity} ({cell['unit']})").unit

@@ -255,6 +255,9 @@ def read_label(table: SequenceTable) -> ReadLabel:
     """Convert the label of a table; what it is was decided when the table was read."""
     label = one_label(table)
     affinities = read_affinities(table, label)
+    if label.options.affinity_type is not None and table.has("affinity_type"):
+        types = read_texts(table.frame[table.column("affinity_type")])
+        affinities = affinities.of_rows((types == label.options.affinity_type).to_numpy(np.bool_))
     for column in label.describing.units:
         _refuse_other_unit(table, column, affinities)
     return ReadLabel(affinities, _reading_of(table, affinities), label.options)
@@ -443,6 +446,11 @@ class LabelledPairs:
         return self.reading.quantity
 
     @property
+    def class_of_pair(self) -> Floats | None:
+        """The class of each pair as its number, (P,); None if labels are measurements."""
+        return self.pkd if self.quantity.classes else None
+
+    @property
     def label_sd(self) -> float:
         """Standard deviation of the exact labels in pKd, in which each counts by its weight."""
         exact = np.flatnonzero(self.censored == 0)
@@ -514,14 +522,16 @@ def read_labelled_pairs(
     reading: TableOptions,
     labels: LabelOptions,
     layout: RunLayout | None = None,
+    named: Sequence[tuple[str, BesideRole]] | None = None,
 ) -> LabelledPairs:
     """Read the pairs of a table and their labels; an error lists bad sequences and bad labels.
 
-    With the `layout` of a run, they are read as the run read its own.
+    With the `layout` of a run, they are read as the run read its own; `named` has the columns
+    beside the label, by default those of the options.
     """
     remembered = NOTHING if layout is None else layout
     of_run = None if layout is None else layout.label
-    decide = partial(decide_label, options=labels, remembered=of_run)
+    decide = partial(decide_label, options=labels, remembered=of_run, named=named)
     read = read_pairs(table, reading, remembered=remembered, label=decide, refuse=False)
     return label_pairs(read)
 

@@ -9,6 +9,7 @@ R rows of a table with a label.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -24,8 +25,10 @@ from abag.embed.tables.pairs import SequenceTable, SkippedRows
 from abag.embed.tables.sequences import BadCell
 from abag.embed.tables.table import (
     BOUND_WORDS,
+    ERROR_SIGN,
     SIDES,
     Table,
+    listed_cells,
     meaning_of_commas,
     read_bounds,
     read_numbers,
@@ -50,6 +53,7 @@ _COMMAS = {
     "decimals": "commas are read as decimal points",
     "thousands": "commas between thousands are left out",
 }
+_HAS_ERROR = re.compile(ERROR_SIGN).search
 LISTED_TYPES = 8
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
 """Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
@@ -81,6 +85,8 @@ class Affinities(ColumnMeaning):
     """What commas in the cells are, as `CellNumbers` says."""
     with_units: tuple[str, ...] = ()
     """Cells that state a unit of their own, which were converted."""
+    with_errors: tuple[str, ...] = ()
+    """Cells that state an error of their own, which was left out."""
 
     def describe(self, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
@@ -96,6 +102,10 @@ class Affinities(ColumnMeaning):
             example = quoted(self.with_units[0])
             number = counted(len(self.with_units), "cell")
             evidence.append(f"{number} with a unit, such as {example}")
+        if self.with_errors:
+            number = counted(len(self.with_errors), "cell")
+            example = quoted(self.with_errors[0])
+            evidence.append(f"{number} with an error, such as {example}, which is left out")
         if UNITS[self.unit].of_mass:
             is_usual = self.molar_mass_kda == ANTIBODY_KDA
             of_igg = ", that of IgG: --molar-mass gives another" if is_usual else ""
@@ -109,6 +119,15 @@ class Affinities(ColumnMeaning):
         else:
             read = self.quantity.description
         return f"{noun}: {self.column!r} read as {read} ({'; '.join(evidence)})"
+
+    def of_rows(self, rows: Bools) -> Affinities:
+        """Leave out the values of the other rows, (R,), which are of another affinity type."""
+        return replace(
+            self,
+            raw=np.where(rows, self.raw, np.nan),
+            pkd=np.where(rows, self.pkd, np.nan),
+            no_binding=self.no_binding & rows,
+        )
 
     def _range(self, known: Bools) -> str:
         """Say where the known values lie, (R,)."""
@@ -188,6 +207,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         quantity=meaning.quantity,
         commas=commas,
         with_units=tuple(map(str, cells[has_unit])),
+        with_errors=tuple(filter(_HAS_ERROR, map(str, listed_cells(cells[np.isfinite(raw)])))),
     )
     if meaning.quantity.classes:
         return affinities
@@ -286,7 +306,11 @@ def _with_no_binding(
 
 
 def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> NDArray[np.int8]:
-    """Join the relations in the labels with those in a column, (R,)."""
+    """Join the relations in the labels with those in a column, (R,).
+
+    Both are of the same quantity. Of affinities, those of a column are of Kd, unless its bounds are
+    pKd, or named in words.
+    """
     column = table.columns.get("censored")
     is_affinity = affinities.quantity.affinity
     labelled = np.isfinite(pkd)
@@ -294,10 +318,28 @@ def read_censored(table: SequenceTable, pkd: Floats, affinities: Affinities) -> 
     is_bound = np.zeros(len(pkd), np.bool_)
     unit = affinities.unit
     if column is not None:
-        relations = _read_relations(table, column)
-        is_bound = np.isfinite(relations.bound)
-        censored = _with_relations(table, column, relations, censored, pkd, affinities)
-        unit = unit if relations.are_of_label else "kd_m"
+        side, bound, are_of_label = _read_relations(table, column)
+        is_bound = np.isfinite(bound)
+        if is_affinity:
+            off_as_pkd, off_as_kd = _distances_from_bounds(bound, pkd, affinities)
+            is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
+            if are_of_label:
+                is_kd = UNITS[affinities.unit].stronger == "lower"
+            is_other = (off_as_kd if is_kd else off_as_pkd) > SAME_PKD
+            side = -side if is_kd else side
+            units = ", as pKd or as Kd in M, uM or nM"
+        else:
+            rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(pkd)))  # of numbers in text
+            off = np.abs(affinities.quantity.on_scale(bound) - pkd)
+            is_other = is_bound & labelled & (off > rounding)
+            units = ""
+        problem = f"is not the label{units}; expected the same bound, or > or < alone. Fix it."
+        refuse_cells(table, is_other, column, problem)
+        relation = np.where(labelled, side, 0).astype(np.int8)
+        problem = f"contradicts the relation in column {column}; expected one. Remove the other."
+        refuse_cells(table, censored * relation < 0, table.column("pkd"), problem)
+        censored = np.where(censored == 0, relation, censored)
+        unit = unit if are_of_label else "kd_m"
     if is_affinity and (affinities.unit == "pkd" or column is not None):
         _refuse_reversed(table, column or table.column("pkd"), unit, censored, pkd, is_bound)
     return censored
@@ -317,18 +359,13 @@ def refuse_cells(
         raise error(msg)
 
 
-class _Relations(NamedTuple):
-    """What the R cells of a column of relations say."""
+def _read_relations(table: SequenceTable, column: str) -> tuple[pd.Series, Floats, bool]:
+    """Return what the R cells of a column of relations say.
 
-    side: pd.Series
-    """As in `LabelledPairs.censored`, of what the column is of, Kd or pKd."""
-    bound: Floats
-    """Shape (R,); NaN for none."""
-    are_of_label: bool
-    """Whether they are of the number in the row, as a lower bound is, whatever its unit."""
-
-
-def _read_relations(table: SequenceTable, column: str) -> _Relations:
+    Their sides as in `LabelledPairs.censored`, of what the column is of, Kd or pKd; bounds, (R,),
+    NaN for none; and whether they are of the number in the row, as a lower bound is, whatever its
+    unit.
+    """
     text = read_texts(table.frame[column]).str.strip("'\" ").str.lower()  # ChEMBL writes '>'
     are_of_label = bool(text.isin(BOUND_WORDS).any())
     text = text.replace({**signs_of_words(column), **dict.fromkeys(_EXACT, "=")})
@@ -343,42 +380,7 @@ def _read_relations(table: SequenceTable, column: str) -> _Relations:
         "is not a valid relation; expected > or < (of Kd), also with its bound, = or an empty "
         "cell. Fix it, or choose another column with --column censored=NAME.",
     )
-    return _Relations(side, bound, are_of_label)
-
-
-def _with_relations(
-    table: SequenceTable,
-    column: str,
-    relations: _Relations,
-    censored: NDArray[np.int8],
-    pkd: Floats,
-    affinities: Affinities,
-) -> NDArray[np.int8]:
-    """Join relations in labels with those in a column, which are of the same quantity.
-
-    Of affinities, they are of Kd, unless the bounds in the column are pKd, or named in words.
-    """
-    side, bound, are_of_label = relations
-    labelled = np.isfinite(pkd)
-    if affinities.quantity.affinity:
-        off_as_pkd, off_as_kd = _distances_from_bounds(bound, pkd, affinities)
-        is_kd = bool(off_as_pkd.sum() >= off_as_kd.sum())
-        if are_of_label:
-            is_kd = UNITS[affinities.unit].stronger == "lower"
-        is_other = (off_as_kd if is_kd else off_as_pkd) > SAME_PKD
-        side = -side if is_kd else side
-        units = ", as pKd or as Kd in M, uM or nM"
-    else:
-        rounding = 1e-6 * np.maximum(1.0, np.abs(np.nan_to_num(pkd)))  # of numbers in text
-        off = np.abs(affinities.quantity.on_scale(bound) - pkd)
-        is_other = np.isfinite(bound) & labelled & (off > rounding)
-        units = ""
-    problem = f"is not the label{units}; expected the same bound, or > or < alone. Fix it."
-    refuse_cells(table, is_other, column, problem)
-    relation = np.where(labelled, side, 0).astype(np.int8)
-    problem = f"contradicts the relation in column {column}; expected one. Remove the other."
-    refuse_cells(table, censored * relation < 0, table.column("pkd"), problem)
-    return np.where(censored == 0, relation, censored)
+    return side, bound, are_of_label
 
 
 def _distances_from_bounds(

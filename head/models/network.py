@@ -88,22 +88,26 @@ class _LayerNorm(nn.Module):
 
 
 class _Dropout(nn.Module):
-    """Drop units by random numbers that all members share; their units are unrelated."""
+    """Drop units by random numbers that all members share; their units are unrelated.
+
+    A member `of_stack` has these numbers also when the others have left.
+    """
 
     rate_M: Tensor
 
-    def __init__(self, rates: Sequence[float]) -> None:
+    def __init__(self, rates: Sequence[float], *, of_stack: bool) -> None:
         super().__init__()
         # members of one rate share a mask
         distinct = rates if len({*rates}) > 1 else rates[:1]
         self.register_buffer("rate_M", torch.tensor(distinct), persistent=False)
         self.rates = rates
+        self.of_stack = of_stack
         self.generator: torch.Generator | None = None
 
     def forward(self, x_MBI: Tensor) -> Tensor:
         if not (self.training and max(self.rates) > 0):
             return x_MBI
-        if len(self.rates) > 1:
+        if self.of_stack:
             noise_BI = torch.rand(x_MBI.shape[1:], device=x_MBI.device, generator=self.generator)
             rate_M11 = self.rate_M[:, None, None]
             return x_MBI * ((noise_BI >= rate_M11) / (1 - rate_M11))
@@ -116,13 +120,20 @@ class _Dropout(nn.Module):
 class Mlp(nn.Module):
     """Predict from joined vectors by blocks of linear, LayerNorm, GELU and dropout; M networks."""
 
-    def __init__(self, inputs: int, widths: Sequence[int], dropout_M: Sequence[float]) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        widths: Sequence[int],
+        dropout_M: Sequence[float],
+        *,
+        of_stack: bool = False,
+    ) -> None:
         super().__init__()
         members = len(dropout_M)
         blocks = list[nn.Module]()
         for inner, outer in pairwise((inputs, *widths)):
             blocks += [_Linear(members, inner, outer), _LayerNorm(members, outer)]
-            blocks += [nn.GELU(), _Dropout(dropout_M)]
+            blocks += [nn.GELU(), _Dropout(dropout_M, of_stack=of_stack)]
         self.layers = nn.Sequential(*blocks, _Linear(members, widths[-1], 1))
 
     @torch.no_grad()

@@ -86,12 +86,6 @@ class StoredVectors:
         return self.views[0].folder
 
     @property
-    def folders(self) -> list[EncoderFolder]:
-        """Where the views are stored, each folder once."""
-        by_fingerprint = {view.folder.fingerprint: view.folder for view in self.views}
-        return list(by_fingerprint.values())
-
-    @property
     def widths(self) -> tuple[int, ...]:
         """Numbers of a vector of each view."""
         return tuple(view.width for view in self.views) or (self.x_ND.shape[1],)
@@ -491,7 +485,7 @@ class TrainedHeads:
 
     models: tuple[PairModel, ...]
     predicted_MP: Floats
-    """pKd of every pair, predicted by each head."""
+    """pKd of every pair, predicted by each head; NaN where they have learned."""
     best_step: list[int]
     """Step of the best weights of each head."""
     steps: int

@@ -552,7 +552,8 @@ class _Columns:
         weight_R = None if weight is None else self._tensor(weight)
         grid = [[torch.empty(0)] * len(seen) for _ in seen]
         for i, left in enumerate(seen):
-            for j, right in enumerate(seen[: i + 1]):
+            grid[i][i] = _sum_squares(*left, weight_R)
+            for j, right in enumerate(seen[:i]):
                 grid[i][j] = _sum_products(left, right, weight_R)
                 grid[j][i] = grid[i][j].T
         sums_W = self.times(rows, np.ones(len(rows)) if weight is None else weight)
@@ -599,6 +600,24 @@ def _training_span(block: FeatureBlock, fit_rows: Ints) -> Matrix | None:
         return None
     basis_DN, _ = np.linalg.qr(block.table_ND[rows].T)
     return basis_DN
+
+
+def _sum_squares(table_ND: Tensor, row_R: Tensor, weight_R: Tensor | None) -> Tensor:
+    """Sum the outer products of vectors with themselves, (D, D), given the sequence of each row."""
+    import torch
+
+    weight_N = table_ND.new_zeros(len(table_ND)).double()
+    ones_R = weight_N.new_ones(len(row_R))
+    weight_N.index_add_(0, row_R, ones_R if weight_R is None else weight_R)
+    total = weight_N.new_zeros(table_ND.shape[1], table_ND.shape[1])
+    for used in weight_N.nonzero()[:, 0].split(CHUNK):  # type: ignore[no-untyped-call]
+        root_UD = table_ND[used].double() * weight_N[used].sqrt()[:, None]
+        if root_UD.is_cuda:
+            total.addmm_(root_UD.T, root_UD)
+        else:  # numpy computes one triangle of a matrix times itself, in half of the time
+            root = root_UD.numpy()
+            total += torch.from_numpy(root.T @ root)
+    return total
 
 
 def _sum_products(

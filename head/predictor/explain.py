@@ -28,15 +28,15 @@ from abag.head.models.residue_kernel import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from abag.core.arrays import Floats, Ints
+    from abag.core.arrays import Ints
     from abag.embed.tables.chains import Kind
     from abag.head.labels.features import ReadFeatures
     from abag.head.models.pair_vectors import PairVectors
-    from abag.head.models.residue_kernel import Exchange, SideColumns
+    from abag.head.models.residue_kernel import SideColumns
     from abag.head.predictor.parts import Mixture
     from abag.head.predictor.predictor import Predictor, Scorer
 
@@ -118,8 +118,29 @@ def explain(
         Those of the pairs, if the run reads any.
     """
     contributions = _contributions(predictor, scorer, index, features)
-    share = _say_shares(predictor, contributions.used)
-    return Explanation(_table(contributions, row), share)
+    share = {}
+    for regime, pairs in Counter(contributions.used.tolist()).items():
+        explained = _share(predictor.parts.models, predictor.regimes[regime].mixture)
+        share[regime] = explained
+        where = f"{counted(pairs, 'row')} predicted as {predictor.words(regime)}"
+        if explained > 0:
+            say(f"{where}: residues explain the parts with {explained:.0%} of the weight")
+        else:
+            say(
+                f"{where}: the parts that compare residues have no weight there, and nothing is "
+                "explained"
+            )
+    table = contributions.table
+    names = {}
+    for kind, reference in contributions.references.items():
+        names[KINDS.index(kind)] = _names_of_places(kind, reference)
+    places = zip(table["side"].tolist(), table["place"].tolist(), strict=True)
+    named = pd.DataFrame([names[side][place] for side, place in places], columns=COLUMNS[1:3])
+    for letters in ("residue", "reference"):
+        named[letters] = table[letters].map(chr)
+    of_pair = row[table["pair"].to_numpy(np.int64)]
+    named = pd.concat([table.drop(columns=_PLACE), named], axis=1).assign(row=of_pair)
+    return Explanation(named[[*COLUMNS]], share)
 
 
 def explain_residues(
@@ -197,34 +218,27 @@ def _contributions(
         for model in models:
             references |= {side.kind: side.one_hot.reference for side in model.compared}
             for exchange in exchanges(model, vectors):
-                frames.append(_at_place(exchange, weight_P / len(models)))
+                seen_V = np.frombuffer(exchange.letters.encode(), np.uint8)
+                others_P = (exchange.own_P[:, None] != seen_V).sum(axis=1)
+                pairs = np.flatnonzero((weight_P > 0) & (others_P > 0))
+                loss_RV = exchange.loss_PV[pairs] * weight_P[pairs, None] / len(models)
+                of_reference = exchange.letters.index(chr(exchange.reference))
+                columns = {
+                    "pair": pairs,
+                    "side": KINDS.index(exchange.kind),
+                    "place": exchange.place,
+                    "residue": exchange.own_P[pairs],
+                    "reference": exchange.reference,
+                    "contribution": loss_RV.sum(axis=1) / others_P[pairs],
+                    "against_reference": loss_RV[:, of_reference],
+                }
+                frames.append(pd.DataFrame(columns))
     every = pd.concat(frames) if frames else nothing
     table = every.groupby(_PLACE, as_index=False).sum()
     return _Contributions(table, references, vectors, used)
 
 
 _PLACE = ["pair", "side", "place", "residue", "reference"]
-
-
-def _at_place(exchange: Exchange, weight_P: Floats) -> pd.DataFrame:
-    """Return what the letters of one place contribute to pairs in which they have weight, (P,).
-
-    Letters without any other in training are left out.
-    """
-    seen_V = np.frombuffer(exchange.letters.encode(), np.uint8)
-    others_P = (exchange.own_P[:, None] != seen_V).sum(axis=1)
-    pairs = np.flatnonzero((weight_P > 0) & (others_P > 0))
-    loss_RV = exchange.loss_PV[pairs] * weight_P[pairs, None]
-    columns = {
-        "pair": pairs,
-        "side": KINDS.index(exchange.kind),
-        "place": exchange.place,
-        "residue": exchange.own_P[pairs],
-        "reference": exchange.reference,
-        "contribution": loss_RV.sum(axis=1) / others_P[pairs],
-        "against_reference": loss_RV[:, exchange.letters.index(chr(exchange.reference))],
-    }
-    return pd.DataFrame(columns)
 
 
 def _residue_weights(
@@ -238,20 +252,6 @@ def _residue_weights(
     unit = 1.0 if mixture.link is None else mixture.link.slope
     names = [name for name in residue_parts(models_of) if mixture.weights.get(name)]
     return {name: unit * mixture.weights[name] for name in names}
-
-
-def _table(contributions: _Contributions, row: Ints) -> pd.DataFrame:
-    """Make a row per pair and place, in the order of the pairs, and of the places in a pair."""
-    table = contributions.table
-    names = {}
-    for kind, reference in contributions.references.items():
-        names[KINDS.index(kind)] = _names_of_places(kind, reference)
-    places = zip(table["side"].tolist(), table["place"].tolist(), strict=True)
-    named = pd.DataFrame([names[side][place] for side, place in places], columns=COLUMNS[1:3])
-    for letters in ("residue", "reference"):
-        named[letters] = table[letters].map(chr)
-    of_pair = row[table["pair"].to_numpy(np.int64)]
-    return pd.concat([table.drop(columns=_PLACE), named], axis=1).assign(row=of_pair)[[*COLUMNS]]
 
 
 def _names_of_places(kind: Kind, reference: Sequence[str]) -> list[tuple[str, str]]:
@@ -312,7 +312,15 @@ def average_contributions(
     if not shares.get(regime):
         return None
     weights = _residue_weights(models_of, mixtures[regime])
-    drawn = _drawn(models_of, weights, vectors, trained)
+    # fewer pairs, into which letters are put, where each takes longer
+    kernels = 1
+    for name in weights:
+        for model in models_of[name]:
+            for side in model.compared:
+                letters = sum(len(seen) for seen in side.one_hot.seen if len(seen) > 1)
+                kernels += letters * len(np.unique(vectors.sides[side.kind].index[trained]))
+    wanted = min(MOST_AVERAGED, max(LEAST_AVERAGED, MOST_KERNELS // kernels), len(trained))
+    drawn = vectors.take(np.random.default_rng(0).permutation(trained)[:wanted])
     worth: dict[tuple[Kind, int], dict[str, float]] = {}
     sides: dict[Kind, SideColumns] = {}
     for name, weight in weights.items():
@@ -326,23 +334,6 @@ def average_contributions(
                     of_letter[letter] = of_letter.get(letter, 0.0) - loss
     table = _average_table(worth, sides, vectors, trained)
     return table.assign(regime=regime, share=shares[regime])
-
-
-def _drawn(
-    models_of: Mapping[str, Sequence[Any]],
-    names: Iterable[str],
-    vectors: PairVectors,
-    trained: Ints,
-) -> PairVectors:
-    """Draw the training pairs into which letters are put, fewer where each takes longer."""
-    kernels = 1
-    for name in names:
-        for model in models_of[name]:
-            for side in model.compared:
-                letters = sum(len(seen) for seen in side.one_hot.seen if len(seen) > 1)
-                kernels += letters * len(np.unique(vectors.sides[side.kind].index[trained]))
-    wanted = min(MOST_AVERAGED, max(LEAST_AVERAGED, MOST_KERNELS // kernels), len(trained))
-    return vectors.take(np.random.default_rng(0).permutation(trained)[:wanted])
 
 
 def _average_table(
@@ -375,20 +366,3 @@ def _average_table(
 def _share(models_of: Mapping[str, Sequence[object]], mixture: Mixture) -> float:
     """Return the weight of the parts that are explained."""
     return float(sum(mixture.weights.get(name, 0.0) for name in residue_parts(models_of)))
-
-
-def _say_shares(predictor: Predictor, used: NDArray[np.object_]) -> dict[str, float]:
-    """Say, and return, which share of the weight is explained in the regimes that pairs use."""
-    shares = {}
-    for regime, pairs in Counter(used.tolist()).items():
-        share = _share(predictor.parts.models, predictor.regimes[regime].mixture)
-        shares[regime] = share
-        where = f"{counted(pairs, 'row')} predicted as {predictor.words(regime)}"
-        if share > 0:
-            say(f"{where}: residues explain the parts with {share:.0%} of the weight")
-        else:
-            say(
-                f"{where}: the parts that compare residues have no weight there, and nothing is "
-                "explained"
-            )
-    return shares

@@ -67,7 +67,6 @@ from abag.head.predictor.predictor import (
     WEIGHTS,
     KnownNoise,
     Predictor,
-    ScoredPairs,
     Scorer,
     VectorSpec,
     ViewSpec,
@@ -203,10 +202,22 @@ def save_predictor(
     `vectors` are those that it was trained on, whose encoders may have adapters.
     """
     make_folder(folder)
-    tensors = {**predictor.parts.arrays(), **_noise_arrays(predictor)}
+    tensors = {**predictor.parts.arrays()}
+    for kind, noise in predictor.noise.items():
+        tensors[f"noise.{kind}.keys"] = noise.keys
+        tensors[f"noise.{kind}.factor"] = noise.factor
+    for number, factor_by_value in enumerate(predictor.category_noise.values()):
+        factor = np.array(list(factor_by_value.values()), np.float64)
+        if (factor != 1).any():
+            tensors[f"noise.category.{number}"] = factor
     for known in predictor.seen.values():
         tensors |= known.arrays()
-    _write_adapters(folder, vectors)
+    for kind, stored in vectors.items():
+        adapter = stored.folder.adapter_files() if stored.views else {}
+        for name, adapter_file in adapter.items():
+            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
+            make_folder(path.parent)
+            write_bytes(path, adapter_file)
     record = PredictorRecord(
         parts=predictor.parts.settings(),
         regimes=tuple(predictor.regimes.values()),
@@ -235,19 +246,6 @@ def save_predictor(
     return digest
 
 
-def _noise_arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
-    """Return the factors of the variance of errors that are not 1, and the keys they belong to."""
-    arrays: dict[str, NDArray[Any]] = {}
-    for kind, noise in predictor.noise.items():
-        arrays[f"noise.{kind}.keys"] = noise.keys
-        arrays[f"noise.{kind}.factor"] = noise.factor
-    for number, factor_by_value in enumerate(predictor.category_noise.values()):
-        factor = np.array(list(factor_by_value.values()), np.float64)
-        if (factor != 1).any():
-            arrays[f"noise.category.{number}"] = factor
-    return arrays
-
-
 def _vector_spec(vectors: StoredVectors, seen: KnownSequences) -> VectorSpec:
     views = []
     for view in vectors.views:
@@ -263,16 +261,6 @@ def _vector_spec(vectors: StoredVectors, seen: KnownSequences) -> VectorSpec:
         )
         views.append(spec)
     return VectorSpec(views=tuple(views), training_sequences=len(seen.keys))
-
-
-def _write_adapters(folder: Path, vectors: Mapping[Kind, StoredVectors]) -> None:
-    """Copy the encoders' adapters, so that users of the predictor can encode with them."""
-    for kind, stored in vectors.items():
-        adapter = stored.folder.adapter_files() if stored.views else {}
-        for name, content in adapter.items():
-            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
-            make_folder(path.parent)
-            write_bytes(path, content)
 
 
 def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
@@ -294,11 +282,29 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     path = Path(path)
     folder = path / PREDICTOR if (path / PREDICTOR).is_dir() else path
     record, tensors, digest = _read(folder)
-    store, no_store = _usable_store(folder.parent)
+    store, no_store = store_of_run(folder.parent)
+    if store is not None and not _is_near(store, folder.parent):
+        # a run may be somebody else's: it does not choose where vectors are written
+        where = "which is neither near the run nor in the current folder"
+        no_store = f"the run was trained from {quoted(str(store))}, {where}"
+        store = None
     pairs = folder.parent / "pairs.parquet"
     places = {kind: folder / f"{kind}-adapter" for kind in KINDS}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
+        category_noise: dict[str, dict[str, float]] = {}
+        categories = () if record.features is None else record.features.categories
+        for number, column in enumerate(categories):
+            if f"noise.category.{number}" in tensors:
+                factor = _factors(tensors, f"noise.category.{number}", len(column.values))
+                by_value = dict(zip(column.values, factor.tolist(), strict=True))
+                category_noise[column.name] = by_value
+        noise: dict[Kind, KnownNoise] = {}
+        for kind in KINDS:
+            if f"noise.{kind}.keys" not in tensors or f"noise.{kind}.factor" not in tensors:
+                continue
+            keys = checked_array(tensors, f"noise.{kind}.keys", (None, 16), np.uint8)
+            noise[kind] = KnownNoise(keys, _factors(tensors, f"noise.{kind}.factor", len(keys)))
         predictor = Predictor(
             Parts.load(record.parts, tensors, _trial(record)),
             {regime.name: regime for regime in record.regimes},
@@ -307,8 +313,8 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             {kind: KnownSequences.load(kind, tensors) for kind in KINDS},
             record.chains,
             record.label_sd,
-            noise=_load_noise(tensors),
-            category_noise=_load_category_noise(tensors, record.features),
+            noise=noise,
+            category_noise=category_noise,
             layout=record.layout,
             store=store,
             no_store=no_store,
@@ -424,17 +430,6 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         check_weights(regime.name, regime.mixture.weights, record.parts)
 
 
-def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
-    """Restore the factors of sequences; ValueError if they are no such."""
-    noise: dict[Kind, KnownNoise] = {}
-    for kind in KINDS:
-        if f"noise.{kind}.keys" not in tensors or f"noise.{kind}.factor" not in tensors:
-            continue
-        keys = checked_array(tensors, f"noise.{kind}.keys", (None, 16), np.uint8)
-        noise[kind] = KnownNoise(keys, _factors(tensors, f"noise.{kind}.factor", len(keys)))
-    return noise
-
-
 def _factors(tensors: Mapping[str, NDArray[Any]], name: str, number: int) -> Floats:
     """Restore factors of a variance, (N,); ValueError if they are no such."""
     factor = checked_array(tensors, name, (number,), np.float64)
@@ -442,18 +437,6 @@ def _factors(tensors: Mapping[str, NDArray[Any]], name: str, number: int) -> Flo
         msg = f"{name} has factors that are not above 0"
         raise ValueError(msg)
     return factor
-
-
-def _load_category_noise(
-    tensors: Mapping[str, NDArray[Any]], features: FeatureColumns | None
-) -> dict[str, dict[str, float]]:
-    """Restore the factors of values of categories; ValueError if they are no such."""
-    factors: dict[str, dict[str, float]] = {}
-    for number, column in enumerate(features.categories if features is not None else ()):
-        if f"noise.category.{number}" in tensors:
-            factor = _factors(tensors, f"noise.category.{number}", len(column.values))
-            factors[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
-    return factors
 
 
 def _trial(record: PredictorRecord) -> PairVectors:
@@ -508,14 +491,18 @@ def check_saved(
     saved = load_predictor(folder)
     try:
         rows = _sampled(rng, trained, SCORED)
-        expected, scores = (_score(p, store, inputs, rows).scores for p in (predictor, saved))
-        _compare(folder, inputs.pairs, rows, expected, scores)
+        scores = []
+        for scoring in (predictor, saved):
+            scorer, index, features = _scorer(scoring, store, inputs, rows)
+            scores.append(scorer.score(*index, features=features).scores)
+        _compare(folder, inputs.pairs, rows, *scores)
         for regime in regimes:
             exact = regime.tested.rows[regime.tested.is_exact]
             learned = distinct(exact[np.isin(exact, trained)])
             rows = _sampled(rng, learned, COMPARED)
             if len(rows) >= LEAST_ROWS:  # else chance is not known
-                vectors = _score(saved, store, inputs, rows).vectors
+                scorer, index, features = _scorer(saved, store, inputs, rows)
+                vectors, _ = scorer.read(*index, features=features)
                 parts = saved.parts.predict(vectors, regime.mixture.weights)
                 _compare_errors(folder, inputs.pairs, rows, regime, parts)
     except PredictorDiffers:
@@ -527,8 +514,10 @@ def _sampled(rng: np.random.Generator, rows: Ints, most: int) -> Ints:
     return np.sort(rng.permutation(rows)[:most])
 
 
-def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) -> ScoredPairs:
-    """Score some pairs of a table, (R,), as `predict` does."""
+def _scorer(
+    predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints
+) -> tuple[Scorer, list[NDArray[np.integer[Any]]], ReadFeatures | None]:
+    """Return what scores some pairs of a table, (R,), as `predict` does, and these for it."""
     pairs = inputs.pairs
     sides = []
     for kind in KINDS:
@@ -538,8 +527,7 @@ def _score(predictor: Predictor, store: Store, inputs: RunInputs, rows: Ints) ->
     features = None
     if pairs.features is not None and pairs.cells is not None:
         features = ReadFeatures(pairs.features, pairs.cells.take(rows))
-    scorer = Scorer(predictor, store, *sides)
-    return scorer.score(*(side.of_row for side in sides), features=features)
+    return Scorer(predictor, store, *sides), [side.of_row for side in sides], features
 
 
 def _compare(
@@ -582,7 +570,11 @@ def _compare_errors(
     # of labels that count for little, the fit may have learned nothing
     weight_R = np.ones(len(rows)) if pairs.share is None else label_weights(pairs.share[rows])
     learned = weight_R * np.square(pairs.pkd[rows] - predicted)
-    excess = learned - weight_R * _held_out_errors(pairs.pkd, regime)[rows]
+    tested = regime.tested.rows
+    total = np.bincount(tested, np.square(pairs.pkd[tested] - regime.predicted), len(pairs))
+    with np.errstate(invalid="ignore"):  # NaN for pairs that no fold held out
+        held_out = total / np.bincount(tested, minlength=len(pairs))
+    excess = learned - weight_R * held_out[rows]
     # pairs of one group alone, too: they would have no error by chance
     groups = [np.arange(len(pairs)), *regime.measured.groups]
     chance = CHANCE * max(standard_error(excess, group[rows]) for group in groups)
@@ -599,21 +591,7 @@ def _compare_errors(
         raise PredictorDiffers(msg)
 
 
-def _held_out_errors(pkd: Floats, regime: WeighedRegime) -> Floats:
-    """Return the mean squared out-of-fold error of each pair, (P,); NaN of others."""
-    rows = regime.tested.rows
-    total = np.bincount(rows, np.square(pkd[rows] - regime.predicted), minlength=len(pkd))
-    count = np.bincount(rows, minlength=len(pkd))
-    with np.errstate(invalid="ignore"):
-        return np.asarray(total / count)
-
-
-def store_of_run(run: Path) -> Path | None:
-    """Return the store that a run was trained from; None if it is unknown or does not exist."""
-    return _find_store(run)[0]
-
-
-def _find_store(run: Path) -> tuple[Path | None, str]:
+def store_of_run(run: Path) -> tuple[Path | None, str]:
     """Return the store that a run was trained from, or None and why there is none.
 
     Of two, it is the one in the same place relative to the run: both may have been copied.
@@ -632,16 +610,6 @@ def _find_store(run: Path) -> tuple[Path | None, str]:
         return store, ""
     shown = quoted(str(recorded))
     return None, f"the run was trained from {shown}, which does not exist (moved or renamed?)"
-
-
-def _usable_store(run: Path) -> tuple[Path | None, str]:
-    """Return the store that a run was trained from, or None and why it is not used."""
-    store, why = _find_store(run)
-    if store is not None and not _is_near(store, run):
-        # a run may be somebody else's: it does not choose where vectors are written
-        where = "which is neither near the run nor in the current folder"
-        return None, f"the run was trained from {quoted(str(store))}, {where}"
-    return store, why
 
 
 def _is_near(store: Path, run: Path) -> bool:
@@ -684,7 +652,10 @@ def contents_of(record: bytes, weights: BinaryIO, others: Iterable[str]) -> list
     # a safetensors file begins with the length of its head
     head = json.loads(weights.read(int.from_bytes(weights.read(8), "little")))
     shapes = {name: entry["shape"] for name, entry in head.items() if name != "__metadata__"}
-    sides = _residue_sides(fields)
+    sides: dict[str, set[Kind]] = {}
+    for name, of_part in fields["parts"].items():
+        for i, settings in enumerate(of_part):
+            sides[f"{name}.{i}."] = {side["kind"] for side in settings.get("sides", ())}
     files = [
         FileContents(RECORD, *_held_by_record(fields, sides)),
         FileContents(WEIGHTS, *_held_by_weights(fields, shapes, sides)),
@@ -699,15 +670,6 @@ def contents_of(record: bytes, weights: BinaryIO, others: Iterable[str]) -> list
             held = "an adapter, whose numbers were fitted to labels"
         files.append(FileContents(name, (), (held,)))
     return files
-
-
-def _residue_sides(fields: Mapping[str, Any]) -> dict[str, set[Kind]]:
-    """Return the kinds that the models of a predictor compare by residues, by prefix of arrays."""
-    sides: dict[str, set[Kind]] = {}
-    for name, of_part in fields["parts"].items():
-        for i, settings in enumerate(of_part):
-            sides[f"{name}.{i}."] = {side["kind"] for side in settings.get("sides", ())}
-    return sides
 
 
 def _held_by_record(

@@ -359,7 +359,7 @@ class RankOptions(TableOptions, group="Choice"):
         "a pKd of --above or more.",
     )
     explore: float | None = option(
-        None, low=0, metavar="K", default_text="1", help="How often --rule ucb adds sigma_model."
+        None, low=0, metavar="K", default_text="0.5", help="How often --rule ucb adds sigma_model."
     )
     best: float | None = option(
         None,

@@ -62,6 +62,9 @@ from abag.head.regimes.splits import REGIMES, Split, grouped_folds
 
 if TYPE_CHECKING:
     from abag.head.labels.labelled_pairs import LabelledPairs
+    from abag.head.models.kernels import GaussianProcess
+    from abag.head.models.pair_vectors import Index
+    from abag.head.models.trees import Trees
     from abag.head.training.tasks import Kept
 
 
@@ -247,12 +250,17 @@ class Parts:
         return predicted
 
     def predict_with_variance(
-        self, vectors: PairVectors, names: Collection[str], varied: Ints | None = None
+        self,
+        vectors: PairVectors,
+        names: Collection[str],
+        varied: Ints | None = None,
+        other: Index | None = None,
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return what the parts with some names predict in pKd, and variances, (P,) each.
 
-        The variances of predictions, in pKd^2, are those of the parts `with_variance`; of pairs
-        that are not among those `varied`, by default all, they are 0.
+        The variances, in pKd^2, are those of the parts `with_variance`: of predictions, or of
+        their differences from those of `other` pairs, (P,); of pairs that are not among those
+        `varied`, by default all, they are 0.
         """
         if varied is None:
             varied = np.arange(len(vectors))
@@ -269,13 +277,21 @@ class Parts:
                 model, read = whole.reading(vectors)
                 if name in names or is_between:
                     of_part.append(model.predict(read))
-                if has_variance and not is_between and len(varied):
-                    variance = model.variance(read if all_varied else read.take(varied))
-                    of_models.append(cast("Floats", variance))
+                if is_between or not has_variance or not len(varied):
+                    continue
+                varying = cast("GaussianProcess | Trees", model)
+                if other is None:
+                    of_models.append(varying.variance(read if all_varied else read.take(varied)))
+                else:
+                    varying = cast("GaussianProcess | Trees", whole)
+                    of_models.append(varying.difference_variance(vectors, other)[varied])
             if name in names:
                 predicted[name] = np.asarray(np.mean(of_part, axis=0))
             if is_between:
-                of_models = [np.var(of_part, axis=0)[varied]]
+                between_MP = np.stack(of_part)
+                if other is not None:
+                    between_MP -= between_MP[:, other]
+                of_models = [between_MP.var(axis=0)[varied]]
             if of_models:
                 variances[name] = np.zeros(len(vectors))
                 variances[name][varied] = np.mean(of_models, axis=0)
@@ -364,7 +380,7 @@ class Predictions:
     parts: tuple[str, ...]
     """Those of `predicted` that are parts of the predictor; the others are baselines."""
     predicted: dict[str, Floats]
-    """pKd of every pair, (P,), by part or baseline."""
+    """pKd of every pair, (P,), by part or baseline; of parts, NaN where the fit has learned."""
     variances: dict[str, Floats] = field(default_factory=dict)
     """Variance of the predictions in pKd^2, (P,), by part that has one; sigma scales their mean."""
     trained: TrainedHeads | None = None
@@ -384,10 +400,12 @@ class Predictions:
 def fit_fold(training: TrainingRows, of_run: RunParts, kept: Kept | None = None) -> Predictions:
     """Fit the parts and baselines of a run in closed form to a fold, and keep what they predict.
 
-    What is `kept` of a stopped run is not fitted again.
+    They predict the pairs that they have not learned from. What is `kept` of a stopped run is not
+    fitted again.
     """
     start_s = time.monotonic()
-    vectors = training.vectors
+    held_out = np.setdiff1d(np.arange(len(training.vectors)), training.rows)
+    vectors = training.vectors.take(held_out)
     predicted: dict[str, Floats] = {}
     variances: dict[str, Floats] = {}
     names = (*of_run.models, *of_run.compared)
@@ -399,9 +417,11 @@ def fit_fold(training: TrainingRows, of_run: RunParts, kept: Kept | None = None)
             part_start_s = time.monotonic()
             part = Parts.fit(training, [name])
             predicted_part, variance_of_part = part.predict_with_variance(vectors, [name])
-            arrays = {"predicted": predicted_part[name]}
-            if name in variance_of_part:
-                arrays["variance"] = variance_of_part[name]
+            arrays = {}
+            for key, of_part in (("predicted", predicted_part), ("variance", variance_of_part)):
+                if name in of_part:
+                    arrays[key] = np.full(len(training.vectors), np.nan)
+                    arrays[key][held_out] = of_part[name]
             if kept is not None:
                 kept.write(name, arrays, time.monotonic() - part_start_s)
         predicted[name] = arrays["predicted"]

@@ -42,7 +42,7 @@ from abag.embed.store.store import NoSuchEncoder, Store, name_encoders, open_sto
 from abag.embed.tables.chains import KINDS, NO_ANTIGEN, Chains, Kind
 from abag.embed.tables.chains import antibody as antibody_chains
 from abag.embed.tables.chains import antigen as antigen_chains
-from abag.embed.tables.columns import column_option
+from abag.embed.tables.columns import column_option, quote_some
 from abag.embed.tables.numbering import chain_types, cut_to_domains, place_chains
 from abag.embed.tables.pairs import Sequences, table_of
 from abag.head.labels.column import RunLayout
@@ -52,7 +52,6 @@ from abag.head.labels.features import (
     ReadFeatures,
     read_features,
     read_logliks,
-    refuse_features,
 )
 from abag.head.labels.headers import (
     PREDICT_COLUMNS,
@@ -344,7 +343,10 @@ class Predictor:
     def refuse_without_features(self, where: str, advice: str) -> None:
         """Raise `ColumnError` if the run reads features, which this way of scoring cannot give."""
         if self.features is not None and self.features.in_tables:
-            refuse_features(self.features.in_tables, where, advice)
+            listed = quote_some([*self.features.in_tables])
+            expected = "expected these of each pair"
+            msg = f"{where}: the run reads the columns {listed}; {expected}. {advice}"
+            raise ColumnError(msg)
 
     def refuse_without_chains(self, antibodies: Sequences, where: str, advice: str = "") -> None:
         """Refuse antibodies if all lack a chain that nearly all training antibodies have.
@@ -692,12 +694,8 @@ class Scorer:
 
         `features` are those of the P pairs, if the run reads any.
         """
-        features = self._completed(features, *index)
         antibody, antigen = index
-        vectors = {}
-        for side, of_pair in zip(self._sides, index, strict=True):
-            vectors[side.kind] = self._read(side, of_pair)
-        pairs = PairVectors(vectors, None if features is None else features.values)
+        pairs, features = self.read(*index, features=features)
         factor = self._factors[0][antibody] * self._factors[1][antigen]
         why_far = self._why_far_N[antibody]
         if features is not None:
@@ -712,6 +710,16 @@ class Scorer:
             why_far=why_far,
         )
         return ScoredPairs(scores, regimes, pairs)
+
+    def read(
+        self, *index: NDArray[np.integer], features: ReadFeatures | None = None
+    ) -> tuple[PairVectors, ReadFeatures | None]:
+        """Read what P pairs, (P,) each, are predicted from; features with those of the store."""
+        features = self._completed(features, *index)
+        vectors = {}
+        for side, of_pair in zip(self._sides, index, strict=True):
+            vectors[side.kind] = self._read(side, of_pair)
+        return PairVectors(vectors, None if features is None else features.values), features
 
     def _completed(
         self, features: ReadFeatures | None, *index: NDArray[np.integer]

@@ -81,7 +81,6 @@ from abag.head.labels.features import (
     ReadFeatures,
     cells_of_run,
     features_of,
-    joined_cells,
 )
 from abag.head.labels.headers import (
     DIGITS,
@@ -227,7 +226,10 @@ class PairReader:
         self.sequences = [collector.finish() for collector in collected]
         self.skipped = len(tally.skipped)
         if self._columns is not None:
-            self.features = features_of(self._columns, joined_cells(cells), self.source)
+            numbers_RF = np.concatenate([chunk.numbers_RF for chunk in cells])
+            words_RG = np.concatenate([chunk.words_RG for chunk in cells])
+            joined = FeatureCells(numbers_RF, words_RG)
+            self.features = features_of(self._columns, joined, self.source)
 
 
 def file_stamps(table: TableLike) -> list[tuple[Path, int, int]]:
@@ -630,7 +632,8 @@ def predict(
         chosen = _fitting(chosen, predictor)
         store = predictor.resolve_store(chosen.store)
         say_random_weights(predictor)
-        added = quantity.columns(score_columns(chosen.strong))
+        strong = () if chosen.strong is None else (STRONG_COLUMN,)
+        added = quantity.columns((*SCORE_COLUMNS, *strong))
         source: PairTable | CrossedTables
         typed = has_types(out)
         if chosen.cross is None:
@@ -731,11 +734,6 @@ def _say_far(why_far: Counter[str]) -> None:
     )
 
 
-def score_columns(strong: float | None) -> tuple[str, ...]:
-    """Return the names of the columns to add."""
-    return SCORE_COLUMNS if strong is None else (*SCORE_COLUMNS, STRONG_COLUMN)
-
-
 def with_p_strong(scores: pd.DataFrame, strong: float | None, quantity: Quantity) -> pd.DataFrame:
     """Add the probability that a pair is at least as good as `strong`, if that is given."""
     if strong is None:
@@ -801,7 +799,13 @@ def describe_pair(pair: dict[str, Any]) -> str:
     quantity = Quantity.of_json(pair["quantity"]) if "quantity" in pair else PKD
     show = quantity.show
     if quantity.classes:
-        return _describe_class(pair, quantity)
+        low = pair["probability_low"]
+        high = pair["probability_high"]
+        words = (
+            f"{quantity}: {quantity.named(-1)} with a probability of {pair['probability']:.0%}; of "
+            f"pairs with such a prediction, {low:.0%} to {high:.0%} are (90 % interval)"
+        )
+        return f"{words}\n{pair['verdict']}{_describe_place(pair)}"
     value = pair[quantity.predicted]
     sigma = pair["sigma"]
     away = ndtri(0.95) * sigma
@@ -820,17 +824,6 @@ def describe_pair(pair: dict[str, Any]) -> str:
         threshold = f"a pKd of {pair['strong']:g}" if quantity.affinity else f"{pair['strong']:g}"
         text += f"\nProbability of {threshold} or {side}: {pair['p_strong']:.0%}."
     return text + _describe_place(pair)
-
-
-def _describe_class(pair: dict[str, Any], quantity: Quantity) -> str:
-    """Say how probably one pair is of the highest class."""
-    low = pair["probability_low"]
-    high = pair["probability_high"]
-    text = (
-        f"{quantity}: {quantity.named(-1)} with a probability of {pair['probability']:.0%}; of "
-        f"pairs with such a prediction, {low:.0%} to {high:.0%} are (90 % interval)"
-    )
-    return f"{text}\n{pair['verdict']}{_describe_place(pair)}"
 
 
 def _describe_place(pair: dict[str, Any]) -> str:

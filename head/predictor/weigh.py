@@ -76,7 +76,7 @@ CLEARLY = 4.0
 their own."""
 MANY_PAIRS = 50
 """Held-out pairs from which the errors of a sequence are told by the width that holds 90 % of them,
-which a few large ones do not change."""
+which a few large ones do not change, and may be larger than those of the mean."""
 LEAST_PAIRS = 3
 """Held-out pairs without which a sequence counts for nothing."""
 PRIOR_GROUPS = 10.0
@@ -441,7 +441,7 @@ def weigh(
     weighed = Mixture(used, 1.0, 0.0)
     variance = tested.take([weighed.variance(fold.variances, len(pairs)) for fold in folds])
     of_tested = Errors(error, predicted_R, variance, distance, censored, rows)
-    apart, fold_of_apart = _errors_apart(pairs, measured, folds, used)
+    apart, fold_of_apart = _errors_apart(pairs, measured, folds, weighed)
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, tested.fold[judging])
@@ -508,10 +508,9 @@ def _errors_apart(
     pairs: LabelledPairs,
     measured: MeasuredRegime,
     folds: Sequence[Predictions],
-    weights: Mapping[str, float],
+    mixture: Mixture,
 ) -> tuple[Errors, Ints]:
     """Return the errors of neighbourhoods that folds hold out beside the tested pairs, by fold."""
-    mixture = Mixture(weights, 1.0, 0.0)
     errors = [Errors.none()]
     fold_of_row = [np.zeros(0, np.int64)]
     for number, (fold, split) in enumerate(zip(folds, measured.splits, strict=True)):
@@ -758,19 +757,26 @@ def _fit_factors(
 ) -> Floats:
     """Return the factors of N groups of pairs, and multiply the sigma of each held-out pair.
 
-    `index` is the group of each pair, (P,).
+    `index` is the group of each pair, (P,). Without `MANY_PAIRS`, a group of which folds predict
+    some pairs badly does not get a larger sigma than predictions of the mean would have.
     """
     rows = np.concatenate([regime.tested.rows for regime in held_out])
     error = pairs.pkd[rows] - np.concatenate([regime.predicted for regime in held_out])
-    square = np.square(error / np.concatenate([regime.sigma for regime in held_out]))
+    sigma = np.concatenate([regime.sigma for regime in held_out])
     tells = np.concatenate([regime.tells_sigma for regime in held_out])
-    noise = fit_sequence_noise(square[tells], index[rows[tells]], rows[tells], number)
-    factor_R = noise.factor_N[index[rows]]  # of others, which are left out anyway
-    factor_R[tells] = noise.left_out_R
+    told = index[rows[tells]]
+    noise = fit_sequence_noise(np.square(error / sigma)[tells], told, rows[tells], number)
+    count_N = np.bincount(told, minlength=number)
+    square_N = np.bincount(told, np.square(sigma[tells]), minlength=number)
+    most_N = np.maximum(1.0, pairs.label_sd**2 * count_N / np.maximum(square_N, SMALLEST**2))
+    most_N[np.bincount(index[distinct(rows[tells])], minlength=number) >= MANY_PAIRS] = np.inf
+    factor_N = np.minimum(noise.factor_N, most_N)
+    factor_R = factor_N[index[rows]]  # of others, which are left out anyway
+    factor_R[tells] = np.minimum(noise.left_out_R, most_N[told])
     ends = np.cumsum([len(regime.tested.rows) for regime in held_out])[:-1]
     for regime, factor in zip(held_out, np.split(factor_R, ends), strict=True):
         regime.sigma = regime.sigma * np.sqrt(factor)
-    return noise.factor_N
+    return factor_N
 
 
 def fit_tail(held_out: WeighedRegime) -> None:

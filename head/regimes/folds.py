@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,9 +24,8 @@ from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import read_texts
-from abag.head.labels.labelled_pairs import LabelledPairs, number_replicates
+from abag.head.labels.labelled_pairs import number_replicates
 from abag.head.labels.options import SplitOptions
 from abag.head.regimes.relations import NONE
 from abag.head.regimes.sides import Side, Sides, sides_of
@@ -177,11 +176,6 @@ def with_validation(
     return part
 
 
-def classes_of(pairs: LabelledPairs) -> Floats | None:
-    """Return the class of each pair as its number, (P,); None if labels are measurements."""
-    return pairs.pkd if pairs.quantity.classes else None
-
-
 def _informative(groups: Sequence[Ints], rows: Ints) -> float:
     return min(effective_groups(group[rows]) for group in groups)
 
@@ -243,7 +237,7 @@ class RegimesOfTable:
         self.seed = options.effective_split_seed
         self.folds = options.folds or FOLDS
         self.repeats = options.repeats
-        self.level = classes_of(groups.pairs)
+        self.level = groups.pairs.class_of_pair
 
     @cached_property
     def sides(self) -> Sides:
@@ -281,18 +275,11 @@ class RegimesOfTable:
             by_name[by_pairs.regime.name] = by_pairs
         return [by_name[name] for name in REGIMES if name in by_name]
 
-    def measure_mutations(self) -> MeasuredRegime:
-        """Return the regime of new mutations with its folds, or with the reason for none."""
-        regime = REGIMES[self.of_mutations]
-        by_name = {
-            measured.regime.name: measured for measured in self._of_set(_to_hold_out(regime))
-        }
-        return by_name[regime.name]
-
     def _of_set(self, held: tuple[Kind, ...]) -> list[MeasuredRegime]:
         """Measure the regimes of the folds that hold out sequences of some sides."""
-        sides = [self.sides.of_kind(kind) for kind in held]
-        cells = self._cells(held)
+        sides = [side for side in self.sides if side.kind in held]
+        levels = [side.testable(held_out=side.kind in held) for side in self.sides]
+        cells = [OF_LEVELS[cell] for cell in product(*levels)]
         reason = self._why_no_folds(sides)
         if reason:
             expected = [cell for cell in cells if self._is_expected(cell)]
@@ -340,7 +327,11 @@ class RegimesOfTable:
         test = held_out.test
         if self.usual.name in groups:
             is_apart = self._neighbourhoods(number) & ~test
-            test = test | self._variants(number)
+            repeat, fold = divmod(number, self.folds)
+            variants = np.zeros(len(self.groups.pair), np.bool_)
+            for side in self.sides:
+                variants |= side.variants(fold, self.folds, [self.seed, repeat])
+            test = test | variants
         part[is_apart | test] = UNUSED
         train = np.flatnonzero(part == TRAIN)
         if not len(train):
@@ -371,25 +362,12 @@ class RegimesOfTable:
                     distance=np.where(is_apart & ~inside, NONE, distance),
                 )
 
-    def _variants(self, number: int) -> Bools:
-        """Return the pairs of sequences that a fold of single pairs holds out as a whole, (P,)."""
-        repeat, fold = divmod(number, self.folds)
-        held_out = np.zeros(len(self.groups.pair), np.bool_)
-        for side in self.sides:
-            held_out |= side.variants(fold, self.folds, [self.seed, repeat])
-        return held_out
-
     def _neighbourhoods(self, number: int) -> Bools:
         """Return the pairs that a fold of single pairs holds out with those around them, (P,)."""
         libraries = [side for side in self.sides if side.is_library]
         if not libraries:
             return np.zeros(len(self.groups.pair), np.bool_)
         return libraries[number % len(libraries)].neighbourhoods([self.seed, number])
-
-    def _cells(self, held: tuple[Kind, ...]) -> list[Regime]:
-        """Return the regimes that folds can test which hold out sequences of some sides."""
-        levels = [side.testable(held_out=side.kind in held) for side in self.sides]
-        return [OF_LEVELS[cell] for cell in product(*levels)]
 
     def _why_no_folds(self, sides: Sequence[Side]) -> str:
         """Say why no folds can hold out sequences of these sides; empty if they can."""
@@ -586,7 +564,16 @@ def divide(table: RegimesOfTable, options: SplitOptions) -> list[Split]:
     groups = table.groups
     splits = SPLIT_METHODS[options.split_name](table, options)
     for split in splits:
-        _refuse_empty_parts(split)
+        n = split.rows_per_part()
+        n_groups = counted(len(distinct(split.group)), "group")
+        for name in ("train", "test", "validation"):  # the last is taken from the first
+            if not n[name]:
+                msg = (
+                    f"--split {split.name}: the {name} part of {counted(len(split.part), 'pair')} "
+                    f"in {n_groups} is empty; expected at least one pair. Use more rows or another "
+                    "--split."
+                )
+                raise SplitError(msg)
     is_dealt = options.split_name not in OF_TABLE and not groups.options.cross_validates
     if is_dealt and is_enough(splits[0], _counted_groups(groups, splits[0])):
         splits = splits[:1]
@@ -625,18 +612,6 @@ def _describe(splits: Sequence[Split], groups: PairGroups, name: str) -> list[Sp
     return described
 
 
-def _refuse_empty_parts(split: Split) -> None:
-    n = split.rows_per_part()
-    groups = counted(len(distinct(split.group)), "group")
-    for name in ("train", "test", "validation"):  # the last is taken from the first
-        if not n[name]:
-            msg = (
-                f"--split {split.name}: the {name} part of {counted(len(split.part), 'pair')} in "
-                f"{groups} is empty; expected at least one pair. Use more rows or another --split."
-            )
-            raise SplitError(msg)
-
-
 def all_pairs(measured: Sequence[MeasuredRegime]) -> Split:
     """Return the split that trains on every pair which fits may use, with the first's groups."""
     splits = list[Split]()
@@ -662,7 +637,9 @@ def split_by_mutations(table: RegimesOfTable, options: SplitOptions) -> list[Spl
             "expected one cluster with more than half of the pairs. Use another --split."
         )
         raise SplitError(msg)
-    measured = table.measure_mutations()
+    regime = REGIMES[table.of_mutations]
+    by_name = {measured.regime.name: measured for measured in table._of_set(_to_hold_out(regime))}
+    measured = by_name[regime.name]
     if measured.why_not:
         msg = f"--split mutations: {measured.why_not}. Use another --split."
         raise SplitError(msg)
@@ -681,7 +658,15 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     parts = part_names(cells[labelled], f"{pairs.table.source}: column {column!r}")
     has_parts = bool((parts.notna() & (parts != "unused")).any())
     if has_parts:
-        _refuse_other_names(pairs.table, column, parts)
+        other = parts.index[parts.isna()]
+        if len(other):
+            at = int(pairs.table.frame.index.get_indexer(other[:1])[0])
+            others = f" ({counted(len(other), 'such row')})" if len(other) > 1 else ""
+            msg = (
+                f"{pairs.table.describe_cell(at, column)} is not the name of a part, as other "
+                f"cells are; expected train, validation, test or an empty cell{others}. Correct it."
+            )
+            raise SplitError(msg)
     values = parts if has_parts else cells[labelled]
     of_row = pairs.table.antibodies.of_row * len(frame) + pairs.table.antigens.of_row
     values_per_pair = values.groupby(of_row[labelled]).nunique()
@@ -694,7 +679,13 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
             f"is where the first of these is, {order}"
         )
         rank = values.map(RANKS) if has_parts else values
-        chosen = _rows_of_least(pairs, rank.reindex(cells.index))
+        # the replicate of each pair with the least rank, whatever the order of the rows
+        assert pairs.usable is not None
+        rows = pairs.usable[["row"]].assign(pair=number_replicates(pairs.usable))
+        rows["rank"] = rank.reindex(cells.index).iloc[rows["row"]].to_numpy()
+        first = rows.sort_values(["rank", "row"]).groupby("pair")["row"].first()
+        of_pairs = rows.set_index("row")["pair"].reindex(pairs.row)
+        chosen = np.asarray(first.reindex(of_pairs), np.int64)
     values = values.reindex(cells.index).iloc[chosen]
     if has_parts:
         _refuse_cross_validation(options, f"column {column!r}")
@@ -714,38 +705,12 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     return splits
 
 
-def _rows_of_least(pairs: LabelledPairs, rank: pd.Series[Any]) -> Ints:
-    """Return the replicate of each pair with the least rank, (P,), whatever the order of the rows.
-
-    `rank`, (R,), is that of all rows of the table.
-    """
-    assert pairs.usable is not None
-    rows = pairs.usable[["row"]].assign(pair=number_replicates(pairs.usable))
-    rows["rank"] = rank.iloc[rows["row"]].to_numpy()
-    first = rows.sort_values(["rank", "row"]).groupby("pair")["row"].first()
-    of_pairs = rows.set_index("row")["pair"].reindex(pairs.row)
-    return np.asarray(first.reindex(of_pairs), np.int64)
-
-
 def _refuse_cross_validation(options: SplitOptions, where: str) -> None:
     """Refuse folds and repetitions beside parts that are named: they would divide nothing."""
     if options.cross_validates:
         msg = (
             f"--split {options.split}: {where} names the parts; expected no --folds or --repeats "
             "beside it (0 and 1). Leave them out."
-        )
-        raise SplitError(msg)
-
-
-def _refuse_other_names(table: SequenceTable, column: str, parts: pd.Series[Any]) -> None:
-    """Refuse cells that name no part in a column of parts: as groups, they would mix its parts."""
-    other = parts.index[parts.isna()]
-    if len(other):
-        at = int(table.frame.index.get_indexer(other[:1])[0])
-        others = f" ({counted(len(other), 'such row')})" if len(other) > 1 else ""
-        msg = (
-            f"{table.describe_cell(at, column)} is not the name of a part, as other cells are; "
-            f"expected train, validation, test or an empty cell{others}. Correct it."
         )
         raise SplitError(msg)
 
@@ -776,7 +741,7 @@ def _with_validation_part(split: Split, groups: PairGroups, where: str) -> Split
             held_out = f"{kind} clusters, as the test part is"
             break
     seed = [groups.options.effective_split_seed, split.fold]
-    part = with_validation(split.part, group, seed, classes_of(groups.pairs))
+    part = with_validation(split.part, group, seed, groups.pairs.class_of_pair)
     taken = np.flatnonzero(part == VALIDATION)
     rest = np.flatnonzero(part == TRAIN)
     if np.isin(group[taken], group[rest]).any():

@@ -426,14 +426,6 @@ def _lengths(chains_NP: NDArray[np.object_]) -> Ints:
     return np.stack([lengths_of(chains_N) for chains_N in chains_NP.T], axis=1)
 
 
-def _least(lengths_P: Ints, lengths_TP: Ints) -> Ints:
-    """Bound the distance to T sequences by their lengths, (T,)."""
-    are_both = (lengths_P > 0) & (lengths_TP > 0)
-    is_lone = (lengths_P > 0) != (lengths_TP > 0)
-    of_chains = np.where(are_both, np.abs(lengths_P - lengths_TP), LONE_CHAIN * is_lone)
-    return np.where(are_both.any(axis=1), of_chains.sum(axis=1), FARTHEST)
-
-
 def _by_positions(code_NL: NDArray[np.uint8], code_TL: NDArray[np.uint8]) -> Nearest:
     """Find the nearest of T sequences with as many letters.
 
@@ -528,7 +520,11 @@ class Distances:
         """Compare those `members` of the rows, which have the same lengths, with other lengths."""
         lengths_P = self._lengths_NP[rows[members[0]]]
         lengths_TP = self._lengths_TP[columns]
-        least_T = _least(lengths_P, lengths_TP)
+        # lengths bound the distance from below
+        are_both = (lengths_P > 0) & (lengths_TP > 0)
+        is_lone = (lengths_P > 0) != (lengths_TP > 0)
+        of_chains = np.where(are_both, np.abs(lengths_P - lengths_TP), LONE_CHAIN * is_lone)
+        least_T = np.where(are_both.any(axis=1), of_chains.sum(axis=1), FARTHEST)
         is_as_long = (lengths_TP == lengths_P).all(axis=1)
         others = np.flatnonzero(~is_as_long & (least_T < best.distance[members].max()))
         others = others[np.argsort(least_T[others], kind="stable")]

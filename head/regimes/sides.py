@@ -195,16 +195,6 @@ class SeenResidues:
         return np.asarray(is_among(tokens, self.tokens) | (tokens == 0))
 
 
-def usual_tokens(token_NL: Words) -> Words:
-    """Return the most frequent token of each position."""
-    usual = []
-    for column in token_NL.T:
-        tokens, counts = np.unique(column[column > 0], return_counts=True)
-        if len(tokens):
-            usual.append(tokens[counts.argmax()])
-    return np.array(usual, np.uint64)
-
-
 def _changed(region_NR: Words, usual_R: Words) -> Ints:
     """Return the set of regions of each antibody that differ from the consensus, (N,)."""
     bits = 1 << np.arange(len(usual_R), dtype=np.int64)
@@ -515,7 +505,12 @@ class Side:
         masks = list[Bools]()
         if x_NT[:, queue].any(axis=1).mean() < share:  # each variant has many of the residues
             # what most of them have at a position cannot be new
-            is_usual = np.isin(tokens[tokens != 0], usual_tokens(token_NL))
+            usual = []
+            for column in token_NL.T:
+                present, occurring = np.unique(column[column > 0], return_counts=True)
+                if len(present):
+                    usual.append(present[occurring.argmax()])
+            is_usual = np.isin(tokens[tokens != 0], np.array(usual, np.uint64))
             is_common = ~is_usual & (count_T <= COMMON_TOKEN * len(used))
             common = [t for t in order if is_common[t]]
             for at, token in enumerate(common[:number]):
@@ -544,10 +539,6 @@ class Sides(NamedTuple):
     def has_library(self) -> bool:
         """Return whether a side is a library."""
         return self.antibody.is_library or self.antigen.is_library
-
-    def of_kind(self, kind: Kind) -> Side:
-        """Return one side."""
-        return self.antibody if kind == "antibody" else self.antigen
 
     def levels(self, train: Ints) -> tuple[Levels, Levels]:
         """Tell what is new about both sequences of each pair, given the training pairs."""

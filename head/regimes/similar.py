@@ -587,26 +587,22 @@ def whole_near(queries: Strings, targets: Strings, identity: float) -> Bools:
     if len(unique) > FEW_QUERIES and len(targets):
         near = WholeStrings(np.concatenate([unique, targets]), identity).near_first(len(unique))
     else:
-        near = _near_few(unique, targets, identity)
+        from rapidfuzz.distance import Levenshtein
+        from rapidfuzz.process import cdist
+
+        query_edits = count_edits(lengths_of(unique), identity)
+        target_edits = count_edits(lengths_of(targets), identity)
+        allowed = np.maximum(query_edits[:, None], target_edits)
+        distance = cdist(
+            unique.tolist(),
+            targets.tolist(),
+            scorer=Levenshtein.distance,
+            score_cutoff=int(allowed.max(initial=0)),
+            dtype=np.int32,
+            workers=-1,
+        )
+        near = np.asarray((distance <= allowed).any(axis=1))
     return np.asarray(near[index])
-
-
-def _near_few(queries: Strings, targets: Strings, identity: float) -> Bools:
-    from rapidfuzz.distance import Levenshtein
-    from rapidfuzz.process import cdist
-
-    query_edits = count_edits(lengths_of(queries), identity)
-    target_edits = count_edits(lengths_of(targets), identity)
-    allowed = np.maximum(query_edits[:, None], target_edits)
-    distance = cdist(
-        queries.tolist(),
-        targets.tolist(),
-        scorer=Levenshtein.distance,
-        score_cutoff=int(allowed.max(initial=0)),
-        dtype=np.int32,
-        workers=-1,
-    )
-    return np.asarray((distance <= allowed).any(axis=1))
 
 
 class Clones(Components):

@@ -323,11 +323,6 @@ class PairGroups:
         return number_by_appearance(self.pairs.antibody * n_antigens + self.pairs.antigen)
 
     @cached_property
-    def clones(self) -> Ints:
-        """Group pairs by the clones of their antibodies."""
-        return self._of_pairs("antibody", self._clones)
-
-    @cached_property
     def antibody(self) -> Ints:
         """Group pairs by the clusters of their antibodies, by identity and clones."""
         chains = self.pairs.table.antibodies.chains
@@ -372,7 +367,7 @@ class PairGroups:
             "antibody": {
                 "exact": self.pairs.antibody,
                 antibody_identity: self.antibody,
-                "clone": self.clones,
+                "clone": self._of_pairs("antibody", self._clones),
             },
             "antigen": {
                 "exact": self.pairs.antigen,
@@ -578,13 +573,6 @@ def is_trainable(part: PartOfPairs) -> bool:
     return n_train > n_validation > 0 and bool((part == TEST).any())
 
 
-def describe_parts(splits: Sequence[Split]) -> str:
-    """Say how many folds there are, and how many pairs each part of the first one has."""
-    rows = splits[0].rows_per_part()
-    parts = ", ".join(f"{n} {name}" for name, n in rows.items() if n)
-    return f"{counted(len(splits), 'fold')}, the first with {parts} pairs"
-
-
 def thinned(split: Split, share: float, seed: int) -> Split:
     """Keep a random share of the groups that fits learn from, at least one of each part.
 
@@ -709,7 +697,8 @@ def read_splits(path: Path, pairs: LabelledPairs) -> list[Split]:
         if missing or unknown:
             msg = (
                 f"{path}: fold {number} lacks {missing} pairs of the table and has {unknown} pairs "
-                "that are not in the table; expected the same pairs. Split this table with --split."
+                "that are not in the table; expected the same pairs. Give the tables that it is "
+                "of, or split yours with abag fit --split METHOD."
             )
             raise SplitError(msg)
         in_order = wanted.merge(fold, how="left", validate="m:1")

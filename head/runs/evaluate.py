@@ -26,7 +26,7 @@ from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
 from abag.embed.tables.pairs import SequenceTable, read_pairs
-from abag.embed.tables.table import Table, read_numbers
+from abag.embed.tables.table import Table, TableLike, read_numbers
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
     COVERED,
@@ -73,7 +73,6 @@ from abag.head.regimes.splits import (
     REGIMES,
     VARIANT,
     PairGroups,
-    Regime,
     pair_keys,
     with_clusters,
     without_absent,
@@ -223,7 +222,7 @@ class _TableOfRun(TableOptions):
 def evaluate(
     run: Path | str,
     *,
-    table: Path | str | pd.DataFrame | None = None,
+    table: TableLike | None = None,
     **options: Any,  # noqa: ANN401 - the fields of EvaluateOptions
 ) -> RunSummary:
     """Score a run on its saved split, and optionally on another table or against predictions.
@@ -232,7 +231,7 @@ def evaluate(
     ----------
     run : path
         Folder of a finished run.
-    table : path or DataFrame, optional
+    table : path, DataFrame or list of these, optional
         Other measured pairs. Their label is read by its own name or by ``label``; a column of
         the run's name that states no unit is read as in the run. Other options of labels are
         those of the run.
@@ -269,7 +268,18 @@ def evaluate(
     saved.quantity.check_strong(chosen.strong)
     score_hits = partial(score_strong, quantity=saved.quantity)
     summary: RunSummary = {**saved.summary, "run": str(run)}
-    reading = _reading_of(saved, chosen)
+    remembered = saved.layout
+    table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
+    reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
+    if saved.config["no_antigen"]:
+        refuse_antigen(chosen)
+    reading = _TableOfRun(
+        **reading_options,
+        no_antigen=saved.config["no_antigen"],
+        antibody_region=remembered.antibody_region,
+        chains=remembered.chains,
+        bad_rows=chosen.bad_rows or remembered.bad_rows,
+    )
     if table is not None:
         summary["table"], scored = _evaluate_table(saved, table, reading, chosen)
         if strong is not None:
@@ -338,25 +348,9 @@ def _check_inputs(table: object, options: EvaluateOptions) -> None:
         raise OptionError(msg)
 
 
-def _reading_of(saved: SavedRun, chosen: EvaluateOptions) -> _TableOfRun:
-    """Return how tables are read: by the options, and as the run read its own."""
-    remembered = saved.layout
-    table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
-    reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
-    if saved.config["no_antigen"]:
-        refuse_antigen(chosen)
-    return _TableOfRun(
-        **reading_options,
-        no_antigen=saved.config["no_antigen"],
-        antibody_region=remembered.antibody_region,
-        chains=remembered.chains,
-        bad_rows=chosen.bad_rows or remembered.bad_rows,
-    )
-
-
 def _evaluate_table(
     saved: SavedRun,
-    table: Path | str | pd.DataFrame,
+    table: TableLike,
     reading: _TableOfRun,
     chosen: EvaluateOptions,
 ) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -387,21 +381,10 @@ def _evaluate_table(
     strong_pkd = chosen.strong
     if strong_pkd is None:
         strong_pkd = strong_threshold(saved.config["select"], saved.quantity)
-    return _score_table(saved, predictor, pairs, chosen.store, strong_pkd)
-
-
-def _score_table(
-    saved: SavedRun,
-    predictor: Predictor,
-    pairs: LabelledPairs,
-    store: Path | str | None,
-    strong_pkd: float | None,
-) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Score the pairs of a table by what is new about them; return the scores of each, too."""
     identities = {name: saved.config[name] for name in ("antibody_identity", "antigen_identity")}
     groups = PairGroups(pairs, SplitOptions(**identities))
     pairs = with_clusters(groups)
-    scores_by_row, baselines = _score_pairs(predictor, pairs, store)
+    scores_by_row, baselines = _score_pairs(predictor, pairs, chosen.store)
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
     keys_of_run = pd.MultiIndex.from_frame(saved.trained[KEYS])
     is_trained = pd.MultiIndex.from_frame(pair_keys(pairs)).isin(keys_of_run)
@@ -412,10 +395,20 @@ def _score_table(
     if pairs.share is not None:
         scored = scored.assign(weight=label_weights(pairs.share))
     rows = rows_to_score(pairs, np.arange(len(pairs)))
+    keys = pair_keys(pairs)
+    counts = {"pair": int(is_trained.sum())}
+    for kind in KINDS:
+        is_known = keys[f"{kind}_key"].isin(saved.trained[f"{kind}_key"])
+        counts[kind] = int(is_known.sum())
+    antigens = f", {counts['antigen']:,} a training antigen" if "antigen" in pairs.kinds else ""
+    say(
+        f"{pairs.table.source}: {counts['pair']:,} of {counted(len(pairs), 'pair')} are training "
+        f"pairs of the run; {counts['antibody']:,} have a training antibody{antigens}"
+    )
     summary = {
         "source": pairs.table.source,
         "pairs": len(pairs),
-        "in_training": _count_known(saved, pairs, is_trained),
+        "in_training": counts,
         **_score_shift(saved, predictor, groups, scores_by_row),
         "far": int(scores_by_row["far"].sum()),
         "regimes": regimes,
@@ -461,15 +454,32 @@ def _score_regimes(
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
     regime_of_pair = scores_by_row["regime"].to_numpy(str)
     classes = pairs.quantity.classes
+    exact = saved.trained[saved.trained["censored"] == 0]
+    weight = exact["weight"] if "weight" in exact else None
+    mean_of_run = float(np.average(exact["pkd"], weights=weight))
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
         rows = np.flatnonzero(regime_of_pair == name)
-        tested = _tested_pairs(predictor, groups, rows, regime)
+        levels = dict(zip(KINDS, regime.levels, strict=True))
+        kinds = regime.new or KINDS
+        sides = [_counted(predictor, groups, kind, levels[kind])[rows] for kind in kinds]
+        if not regime.new:  # a pair is a measurement of its clusters
+            sides = [np.unique(np.stack(sides), axis=1, return_inverse=True)[1].reshape(-1)]
+        tested = TestedPairs(
+            rows,
+            pairs.pkd[rows],
+            np.zeros(len(rows), np.int64),
+            pairs.antibody[rows],
+            pairs.antigen[rows],
+            sides,
+            weight=weights_of(pairs.share, rows),
+            censored=pairs.censored[rows],
+        )
         if np.count_nonzero(tested.is_exact) < LEAST_ROWS:
             continue
         _, used = predictor.applied(name)
         predicted_here = predicted[rows]
-        mean_label = np.full(len(rows), saved.mean_label)
+        mean_label = np.full(len(rows), mean_of_run)
         baselines_here = {name: values[rows] for name, values in baselines.items()}
         if classes:  # latent values, which no link turns into classes
             baselines_here = {}
@@ -506,29 +516,6 @@ def _counted(predictor: Predictor, groups: PairGroups, kind: Kind, level: int) -
         return groups.pairs.index(kind)  # of a library, clusters would be too few
     is_strain = kind == "antigen" and level == VARIANT
     return groups.near_antigen if is_strain else groups.of_method(kind)
-
-
-def _tested_pairs(
-    predictor: Predictor, groups: PairGroups, rows: Ints, regime: Regime
-) -> TestedPairs:
-    """Take the rows of a regime, all in one fold, grouped by what is new about them."""
-    pairs = groups.pairs
-    levels = dict(zip(KINDS, regime.levels, strict=True))
-    kinds = regime.new or KINDS
-    sides = [_counted(predictor, groups, kind, levels[kind])[rows] for kind in kinds]
-    if not regime.new:  # a pair is a measurement of its clusters
-        sides = [np.unique(np.stack(sides), axis=1, return_inverse=True)[1].reshape(-1)]
-    fold = np.zeros(len(rows), np.int64)
-    return TestedPairs(
-        rows,
-        pairs.pkd[rows],
-        fold,
-        pairs.antibody[rows],
-        pairs.antigen[rows],
-        sides,
-        weight=weights_of(pairs.share, rows),
-        censored=pairs.censored[rows],
-    )
 
 
 def _score_shift(
@@ -696,17 +683,3 @@ def _advice(saved: SavedRun, predictor: Predictor) -> str:
             f"{named},COLUMN, where COLUMN does"
         )
     return f"{add} --categories COLUMN, a column that names the laboratory or batch of each pair"
-
-
-def _count_known(saved: SavedRun, pairs: LabelledPairs, is_trained: Bools) -> dict[str, int]:
-    keys = pair_keys(pairs)
-    counts = {"pair": int(is_trained.sum())}
-    for kind in KINDS:
-        is_known = keys[f"{kind}_key"].isin(saved.trained[f"{kind}_key"])
-        counts[kind] = int(is_known.sum())
-    antigens = f", {counts['antigen']:,} a training antigen" if "antigen" in pairs.kinds else ""
-    say(
-        f"{pairs.table.source}: {counts['pair']:,} of {counted(len(pairs), 'pair')} are training "
-        f"pairs of the run; {counts['antibody']:,} have a training antibody{antigens}"
-    )
-    return counts

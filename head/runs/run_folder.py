@@ -321,13 +321,6 @@ class SavedRun:
         """Rows of `frame` that the run was trained on: all that are not unused."""
         return self.frame[~self.frame["unused"]] if "unused" in self.frame else self.frame
 
-    @property
-    def mean_label(self) -> float:
-        """Mean of the exact labels of training, in pKd, in which each counts by its weight."""
-        exact = self.trained[self.trained["censored"] == 0]
-        weight = exact["weight"] if "weight" in exact else None
-        return float(np.average(exact["pkd"], weights=weight))
-
     def regimes(self) -> Iterator[tuple[Mapping[str, Any], pd.DataFrame, TestedPairs]]:
         """Yield the summary of each regime, and its test rows in two forms."""
         weighted = "weight" in self.frame

@@ -23,7 +23,7 @@ import pandas as pd
 from abag.core.arrays import Bools, Ints, hex_keys
 from abag.core.errors import OptionError, SplitError
 from abag.core.files import read_json
-from abag.core.messages import detail, say, shell_quoted
+from abag.core.messages import counted, detail, say, shell_quoted
 from abag.core.options import VectorsOf
 from abag.embed.store.shard import ADAPTER_FOLDER, ROWS_FILE
 from abag.embed.store.store import EncoderFolder, Store, folder_with, open_store
@@ -55,7 +55,6 @@ from abag.head.regimes.splits import (
     MeasuredRegime,
     PairGroups,
     Split,
-    describe_parts,
     pair_keys,
     with_clusters,
     without_absent,
@@ -297,8 +296,11 @@ def split_inputs(inputs: RunInputs) -> SplitInputs:
     training_labels(inputs.pairs, np.arange(len(inputs.pairs)))  # raises if all are the same
     groups = PairGroups(inputs.pairs, config)
     pairs = with_clusters(groups)
-    folders = [folder for vectors in inputs.vectors.values() for folder in vectors.folders]
-    adapted = [folder for folder in folders if folder.info.get("adapter")]
+    adapted = {}
+    for kind, vectors in inputs.vectors.items():
+        for view in vectors.views:
+            if view.folder.info.get("adapter"):
+                adapted[kind, view.folder.fingerprint] = view.folder
     table = RegimesOfTable(groups)
     measured = list[MeasuredRegime]()
     n_folds = 0
@@ -313,10 +315,12 @@ def split_inputs(inputs: RunInputs) -> SplitInputs:
             continue
         splits = [*regime.splits]
         if adapted:
-            splits = _apply_adapter_policy(splits, table, adapted, config)
+            splits = _apply_adapter_policy(splits, table, [*adapted.values()], config)
         for split in splits:
             training_labels(pairs, split.rows(TRAIN))  # raises if there is nothing to learn
-        detail(f"{regime.regime.words}: {describe_parts(splits)}")
+        folds = counted(len(splits), "fold")
+        parts = ", ".join(f"{n} {name}" for name, n in splits[0].rows_per_part().items() if n)
+        detail(f"{regime.regime.words}: {folds}, the first with {parts} pairs")
         # one series over all regimes, so that splits.parquet tells their folds apart
         numbered = [replace(split, fold=n) for n, split in enumerate(splits, n_folds)]
         measured.append(replace(regime, splits=tuple(numbered)))

@@ -34,7 +34,7 @@ from abag.core.messages import detail, say, tell_share
 from abag.head.evaluation import metrics
 from abag.head.models.config import VALIDATION_PAIRS
 from abag.head.models.pair_vectors import Labels, PairVectors, TrainedHeads
-from abag.head.regimes.splits import TRAIN, VALIDATION
+from abag.head.regimes.splits import TRAIN, VALIDATION, learned_rows
 from abag.head.training.stack import (
     PairStandardizer,
     StackedHeads,
@@ -425,8 +425,9 @@ class HeadTraining(ResumableTraining):
         if len(self.stack.folds) < folds:
             self.stack.keep_folds(range(folds), with_state=False)
         self.stack.model.load_state_dict(self.best)
-        predicted_MP = self.stack.predict(np.arange(len(self.inputs.pairs)))
-        predicted = np.split(predicted_MP, folds)
+        all_pairs = np.arange(len(self.inputs.pairs))
+        held_out = [np.setdiff1d(all_pairs, learned_rows(split)) for split in self.splits]
+        predicted = self.stack.predict_parts(held_out)
         weights = {name: tensor.cpu() for name, tensor in self.best.items()}
         widths = self.config.filled().widths
         used = {
@@ -437,9 +438,16 @@ class HeadTraining(ResumableTraining):
             "device": str(self.inputs.device),
         }
         results = []
-        for scaling, of_fold_MP, heads, steps in zip(
-            self.stack.scalings, predicted, self.heads_of_folds, self._steps(), strict=True
+        for scaling, rows, of_rows_MR, heads, steps in zip(
+            self.stack.scalings,
+            held_out,
+            predicted,
+            self.heads_of_folds,
+            self._steps(),
+            strict=True,
         ):
+            predicted_MP = np.full((len(heads), len(all_pairs)), np.nan)
+            predicted_MP[:, rows] = of_rows_MR
             models = []
             for head in heads:
                 head_weights = {name: tensor_M[head] for name, tensor_M in weights.items()}
@@ -447,7 +455,7 @@ class HeadTraining(ResumableTraining):
             epochs = steps // self.steps_per_epoch
             trained = TrainedHeads(
                 models=tuple(models),
-                predicted_MP=of_fold_MP,
+                predicted_MP=predicted_MP,
                 best_step=[self.progress.best_step[head] for head in heads],
                 steps=steps,
                 epochs=epochs,
@@ -597,9 +605,6 @@ class HeadTraining(ResumableTraining):
         training = self._training_folds()
         if not training:  # the stack ended with the folds that ended last, as its checkpoint has it
             training = [fold for fold in folds if steps[fold] == max(steps)]
-        if len(training) == 1:  # a head alone would have other random numbers
-            finished = [fold for fold in folds if fold not in training]
-            training = sorted([*training, max(finished, key=lambda fold: (steps[fold], fold))])
         if len(training) < len(self.stack.folds):
             self.stack.keep_folds(training, with_state=with_state)
 

@@ -447,7 +447,8 @@ class StackedHeads:
         members = [self._members[at] for at in self.heads]
         self.members = [member.filled() for member in members]
         dropouts = [member.dropout for member in self.members]
-        model = Mlp(self._inputs, self.config.filled().widths, dropouts)
+        widths = self.config.filled().widths
+        model = Mlp(self._inputs, widths, dropouts, of_stack=len(self._members) > 1)
         if seeds:
             model.draw(seeds)
         self.model = model.to(self.device)

@@ -304,7 +304,7 @@ def load(path: Path) -> Checkpoint:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # torch's, if a drive fails
         msg = f"{path}: cannot be read ({error}); expected a whole checkpoint. {_DELETE}"
         raise DamagedFile(msg) from error
     if header.get("schema") != str(SCHEMA):
@@ -339,7 +339,8 @@ def load_newest(folder: Path) -> Checkpoint | None:
     if damage:  # starting again would hide the loss
         msg = (
             f"{folder}: no checkpoint is whole ({damage}); expected latest or previous to be. "
-            "Delete the run folder to start again."
+            "Run the same command again if the drive failed for a moment; else delete the run "
+            "folder to start again."
         )
         raise DamagedFile(msg)
     return None

@@ -124,6 +124,7 @@ def main(folder, kills=30, seed=1):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     tempfile.tempdir = str(folder)
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # a machine that used Ray before may have a token
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     table = folder / "pairs.csv"
     log = folder / "log"

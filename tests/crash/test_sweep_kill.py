@@ -28,12 +28,13 @@ def search(folder, out):
         epochs=2,
         device="cpu",
         split="random",
+        final=True,
     )
 
 
 def snapshot(out):
-    """Return the trials, which are those of an unbroken sweep."""
-    return (out / "trials.csv").read_bytes()
+    """Return trials and final predictions, which are those of an unbroken sweep."""
+    return [(out / name).read_bytes() for name in ("trials.csv", "final/predictions.parquet")]
 
 
 def main(folder, kills, seed):
