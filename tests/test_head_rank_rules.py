@@ -233,7 +233,7 @@ def test_a_few_labels_far_above_the_others_do_not_let_expect_more_than_is_predic
     selected = np.concatenate([rng.normal(8.5, 0.9, 120), [11.5, 11.9, 12.0, 12.3, 12.4, 13.4]])
     mean, sigma = np.linspace(11.1, 9.9, 16), np.full(16, 1.2)
     batch = KnownErrors(labels=selected).expect(mean, sigma)
-    assert batch.best_of_first[0] == pytest.approx(mean[0], abs=0.03)
+    assert batch.best_of_first[0] == pytest.approx(mean[0], abs=0.05 * sigma[0])
     ended = KnownErrors(labels=np.minimum(selected, 10.5)).expect(mean, sigma)
     assert ended.best_of_first[0] < mean[0] - 0.2
 
@@ -255,7 +255,7 @@ def test_the_best_pairs_are_less_sure_where_labels_pile_up_at_their_worse_end():
         patch.setattr(batches, "LESS_SURE", 0.0)
         sure = expect()
     low, high = less_sure.best_interval
-    assert low == pytest.approx(sure.best_interval[0], abs=0.15)
+    assert low == pytest.approx(sure.best_interval[0], abs=0.2)
     assert high > sure.best_interval[1] + 0.3
     assert less_sure.above == pytest.approx(
         sure.above, rel=0.02

@@ -251,14 +251,12 @@ class ClassLink:
     their noise above the mean."""
     told: float
     """Share of the variance of latent values and their noise that predictions tell."""
-    usual: float
-    """Bent prediction of a model that knows the frequencies of the classes alone."""
     bend: Bend
     ends: tuple[float, float]
     """Predictions of nearly all held-out pairs lie between them."""
     errors: tuple[float, float, float]
-    """Variance of the thresholds, of the slope, and their covariance, of the bent predictions
-    less `usual`."""
+    """Variance of the thresholds, of the slope, and their covariance; a model that knows the
+    frequencies of the classes alone predicts 0."""
 
     def check(self) -> None:
         """Raise ValueError for what no fit has written."""
@@ -266,7 +264,7 @@ class ClassLink:
             msg = f"a link has ends {self.ends} and errors {self.errors}"
             raise ValueError(msg)
         bend = (self.bend.low, self.bend.high)
-        numbers = (self.slope, self.usual, *self.thresholds, *self.ends, *bend, *self.errors)
+        numbers = (self.slope, *self.thresholds, *self.ends, *bend, *self.errors)
         is_ascending = bool((np.diff(self.thresholds) >= 0).all()) and self.ends[0] <= self.ends[1]
         is_around_zero = self.bend.low < 0 < self.bend.high
         is_positive = min(self.slope, self.errors[0], self.errors[1]) >= 0 and self.unit > 0
@@ -297,8 +295,7 @@ class ClassLink:
 
         They are nearer to that of a model that knows the frequencies of the classes alone.
         """
-        usual = self.slope * self.usual
-        return self.expected(usual + FAR * (self.latent_of(expected) - usual))
+        return self.expected(FAR * self.latent_of(expected))
 
     def expected(self, latent: Floats) -> Floats:
         """Return the expected number of the class, (P,): of two, the probability of the second."""
@@ -322,7 +319,7 @@ class ClassLink:
         It is as wide as the held-out pairs that slope and thresholds were fitted to are few.
         """
         latent = self.latent_of(expected)
-        away = latent / self.slope - self.usual if self.slope else np.zeros(len(latent))
+        away = latent / self.slope if self.slope else np.zeros(len(latent))
         of_threshold, of_slope, both = self.errors
         square = of_threshold - 2 * both * away + of_slope * np.square(away)
         half = WITHIN * np.sqrt(np.maximum(square, 0.0))
@@ -460,7 +457,6 @@ def fit_link(
         unit=unit,
         told=min(1.0, told),
         thresholds=tuple(ends.tolist()),
-        usual=0.0,  # the mean of expected latent values
         bend=bend,
         ends=(float(ordered[outermost]), float(ordered[-1 - outermost])),
         errors=errors,
