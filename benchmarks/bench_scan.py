@@ -16,8 +16,7 @@ and 300 variants, and the mutants of CDR H3 of three measured and three other on
 `planted.jsonl` in DIR, which is added to; means of the regimes with 25 mutants or more are printed by
 the factor of the predictor's sigma: how much of the differences is within 1.64 sigma, sigma over their
 error (root mean squares), and of how many mutants that are predicted to improve by more than sigma it
-is true. Sigma is the standard deviation over models, times that factor (`before`), alone (`models`),
-or times the factor where it is above 1 (`now`); `none` is 0.
+is true. `none` is a sigma of 0, by which any gain is an improvement.
 """
 
 from __future__ import annotations
@@ -86,12 +85,6 @@ def main() -> None:
 
 
 SIZES = (60, 120, 300)
-WAYS = {
-    "before": lambda factor: factor,
-    "models": lambda factor: 1.0,
-    "now": lambda factor: max(factor, 1.0),
-    "none": lambda factor: 0.0,
-}
 
 
 def planted(path, first, last):
@@ -124,22 +117,21 @@ def scan_planted(law, size, seed):
         )
         abag.fit(learned, at / "store", at / "run", report=False)
         scanned = abag.scan(at / "run", parents=parents, region="cdrh3", store=at / "store")
-        regimes = abag.load_predictor(at / "run").regimes
+        predictor = abag.load_predictor(at / "run")
     outside = slice(None, FIRST_SITE), slice(FIRST_SITE + SITES, None)  # without effects
     scanned = scanned[scanned["heavy"].map(lambda h: all(h[at] == HEAVY[at] for at in outside))]
     of_parent = dict(zip(scanned["parent"].unique(), parents["heavy"].map(truth), strict=True))
     scanned = scanned.assign(true=scanned["heavy"].map(truth) - scanned["parent"].map(of_parent))
     for regime, mutants in scanned.groupby("regime"):
-        factor = regimes[regime].mixture.spread
+        factor = predictor.regimes[predictor.applied(regime)[1]].mixture.spread
         error = mutants["difference"] - mutants["true"]
-        of_models = mutants["difference_sigma"] / max(factor, 1.0)
-        for way, of_factor in WAYS.items():
-            sigma = of_models * of_factor(factor)
+        for way, sigma in (("now", mutants["difference_sigma"]), ("none", 0 * error)):
             called = mutants["difference"] > sigma
             yield {
                 "law": law, "size": size, "seed": seed, "regime": regime, "mutants": len(mutants),
                 "factor": factor, "way": way, "within": float((error.abs() <= 1.645 * sigma).mean()),
                 "over error": float(np.sqrt(np.square(sigma).mean() / np.square(error).mean())),
+                "sigma of 0": int((called & (sigma == 0)).sum()),
                 "called": int(called.sum()), "right": int((called & (mutants["true"] > 0)).sum()),
                 "improve": int((mutants["true"] > 0).sum()),
             }  # fmt: skip
@@ -156,8 +148,9 @@ def show_planted(frame, least=25):
         groups = frame.groupby(key, sort=False, observed=True)
         table = groups[["within", "over error"]].mean()
         table["tenth within"] = groups["within"].quantile(0.1)
-        sums = groups[["called", "right", "improve"]].sum()
+        sums = groups[["called", "right", "improve", "sigma of 0"]].sum()
         table["right"] = sums["right"] / sums["called"]
+        table["sigma of 0"] = sums["sigma of 0"] / sums["called"]
         table["found"] = sums["right"] / sums["improve"]
         print(table.assign(regimes=groups.size()).sort_index().round(3).to_string(), "\n")
 
