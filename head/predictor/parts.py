@@ -525,6 +525,13 @@ class Mixture:
         mean_P = np.average([*variances.values()], axis=0, weights=shares if any(shares) else None)
         return np.asarray(mean_P)
 
+    def variance_between(self, parts: Mapping[str, Floats]) -> Floats:
+        """Return the variance of what the parts give, (P,) each, by their weights."""
+        given = [parts[name] for name in self.weights]
+        weights = [*self.weights.values()]
+        mean_P = np.average(given, axis=0, weights=weights)
+        return np.asarray(np.average((given - mean_P) ** 2, axis=0, weights=weights))
+
     def sigma(
         self,
         predicted: Floats,
