@@ -53,7 +53,6 @@ _COMMAS = {
     "decimals": "commas are read as decimal points",
     "thousands": "commas between thousands are left out",
 }
-_HAS_ERROR = re.compile(ERROR_SIGN).search
 LISTED_TYPES = 8
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
 """Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
@@ -181,6 +180,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     is_weaker_above = UNITS[unit].stronger == "lower"
     commas = ""
     has_unit = np.zeros(len(cells), np.bool_)
+    with_errors = tuple[str, ...]()
     if meaning.quantity.classes:
         raw = pkd = read_classes(cells, meaning.quantity.classes)
         side = np.zeros(len(raw), np.int8)
@@ -188,6 +188,8 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         (raw, side, commas), has_unit = read_in_unit(cells, unit)
         if meaning.why == IN_THE_CELLS:
             raw = np.where(has_unit, raw, np.nan)  # in a unit that is not known
+        read = map(str, listed_cells(cells[np.isfinite(raw)]))
+        with_errors = tuple(text for text in read if re.search(ERROR_SIGN, text))
         pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
         if number := with_unclear_point(table.distinct_cells(column)):
             as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
@@ -207,7 +209,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         quantity=meaning.quantity,
         commas=commas,
         with_units=tuple(map(str, cells[has_unit])),
-        with_errors=tuple(filter(_HAS_ERROR, map(str, listed_cells(cells[np.isfinite(raw)])))),
+        with_errors=with_errors,
     )
     if meaning.quantity.classes:
         return affinities
