@@ -478,6 +478,8 @@ def test_a_column_of_values_with_their_errors_is_read_without_these(name):
         ("(3.2 ± 0.4) × 10⁻²", 3.2e-2),
         ("(3.2±0.4)e-2", 3.2e-2),
         ("3.2 (± 0.4)", 3.2),
+        ("3.2 &plusmn; 0.4", 3.2),
+        ("3.2 ± nan", 3.2),  # of one replicate
         ("(30 ± 4) pM", 0.03),
     ],
 )

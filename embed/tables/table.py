@@ -114,7 +114,8 @@ BOUND_WORDS = ("lower", "upper", "lower bound", "upper bound")
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
 _WITH_ERROR = re.compile(
     r"\s*(?P<both>\()?\s*(?P<number>[-+]?[0-9.,]*[0-9](?P<power>e[-+]?[0-9]+)?)\s*"
-    rf"(?P<error>(?P<bracket>\()?\s*{ERROR_SIGN}\s*[0-9.,]*[0-9](?(power)(?:e[-+]?[0-9]+)?)\s*"
+    rf"(?P<error>(?P<bracket>\()?\s*{ERROR_SIGN}\s*"
+    r"(?:[0-9.,]*[0-9](?(power)(?:e[-+]?[0-9]+)?)|nan|n/?a|n\.?d\.?)\s*"
     r"(?(bracket)\)))\s*(?(both)\)(?P<behind>e[-+]?[0-9]+)?)\s*",
     re.IGNORECASE,
 )

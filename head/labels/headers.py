@@ -348,6 +348,7 @@ _UNITS_OF_WORDS = (
     (_POWER, "1e-{power}m"),
     *((pattern, "per {prefix}m") for pattern in _RECIPROCALS),
     (_MOLES, "{prefix}molar"),
+    (rf"{_START}(?P<prefix>milli|micro|nano|pico|femto)[\s-]+m{_END}", "{prefix}molar"),
 )
 """Patterns of units, in the order in which they are taken out of a name, and words for these."""
 _REWRITTEN = (

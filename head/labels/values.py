@@ -30,6 +30,7 @@ from abag.embed.tables.table import (
     Table,
     listed_cells,
     meaning_of_commas,
+    plain_number,
     read_bounds,
     read_numbers,
     read_texts,
@@ -191,8 +192,9 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         if meaning.why == IN_THE_CELLS:
             raw = np.where(has_unit, raw, np.nan)  # in a unit that is not known
         for row, cell in enumerate(listed_cells(cells)):
-            if isinstance(cell, str) and re.search(ERROR_SIGN, cell) and np.isfinite(raw[row]):
-                with_errors[row] = cell
+            has_error = isinstance(cell, str) and re.search(ERROR_SIGN, plain_number(cell))
+            if has_error and np.isfinite(raw[row]):
+                with_errors[row] = str(cell)
         pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
         if number := with_unclear_point(table.distinct_cells(column)):
             as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
