@@ -183,7 +183,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     is_weaker_above = UNITS[unit].stronger == "lower"
     commas = ""
     has_unit = np.zeros(len(cells), np.bool_)
-    with_errors: dict[int, str] = {}
+    with_errors: Mapping[int, str] = {}
     if meaning.quantity.classes:
         raw = pkd = _classes_by_file(table, cells, meaning.quantity.classes)
         side = np.zeros(len(raw), np.int8)
@@ -191,10 +191,7 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         (raw, side, commas), has_unit = read_in_unit(cells, unit)
         if meaning.why == IN_THE_CELLS:
             raw = np.where(has_unit, raw, np.nan)  # in a unit that is not known
-        for row, cell in enumerate(listed_cells(cells)):
-            has_error = isinstance(cell, str) and re.search(ERROR_SIGN, plain_number(cell))
-            if has_error and np.isfinite(raw[row]):
-                with_errors[row] = str(cell)
+        with_errors = _cells_with_errors(cells, raw)
         pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
         if number := with_unclear_point(table.distinct_cells(column)):
             as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
@@ -230,6 +227,16 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
             bound = f"pKd {bound}"
         return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
     return affinities
+
+
+def _cells_with_errors(cells: pd.Series, raw: Floats) -> dict[int, str]:
+    """Return the cells, by row, whose number, of `raw`, (R,), was read without its error."""
+    found = {}
+    for row, cell in enumerate(listed_cells(cells)):
+        if isinstance(cell, str) and re.search(ERROR_SIGN, plain_number(cell)):
+            if np.isfinite(raw[row]):
+                found[row] = cell
+    return found
 
 
 def _classes_by_file(table: Table, cells: pd.Series, classes: Sequence[str]) -> Floats:
