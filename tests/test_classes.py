@@ -165,7 +165,7 @@ def test_words_of_any_kind_are_no_measurements_and_need_their_order(pair):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Binding", ["+++", "++", "+", "-"]),
+        ("Binding", ["+++", "++", "+", "+/-", "-"]),
         ("binding_strength", ["strong", "medium", "weak", "none"]),
         ("affinity class", ["High", "Low", "Non-binder"]),
     ],
@@ -178,6 +178,8 @@ def test_a_column_of_words_for_strengths_is_proposed_as_ordered_classes(name, wo
     assert re.search(said, abag.plan(table)["refused"])
     others = table.rename(columns={name: "isotype class"}).replace(words[0], "IgG1")
     assert not abag.plan(others)["refused"]
+    named = abag.plan(table, columns={"label": name}, classes=[*map(str.lower, words[::-1])])
+    assert "with an error" not in str(named)
 
 
 @pytest.mark.parametrize(

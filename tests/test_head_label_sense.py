@@ -223,8 +223,10 @@ def test_a_table_whose_only_labels_are_yes_and_no_is_told_how_to_read_them():
 ])  # fmt: skip
 def test_numbers_as_small_as_those_in_molar_are_said_to_be_in_it(scale, hint):
     values = scale * 10 ** (9 - PKD)
-    problems = abag.plan(table(Kd=values, Kd_is_greater=(PKD < 6) * 1))["problems"]
-    assert problems == [f"table: no column for pkd, but {hint}"]
+    flag = (PKD < 6) * 1.0
+    for flags in (flag, np.where(PKD == PKD.max(), np.nan, flag)):
+        problems = abag.plan(table(Kd=values, Kd_is_greater=flags))["problems"]
+        assert problems == [f"table: no column for pkd, but {hint}"]
 
 
 @pytest.mark.parametrize(("names", "hint"), [

@@ -784,8 +784,11 @@ def test_predictions_of_a_second_run_are_better_as_it_says_and_bad_ones_are_refu
         scored, tmp_path / "o.csv", batch=4, second=second, second_run=tm, rule="mean"
     )
     assert summary["second"]["quantity"]["name"] == "Tm"
-    with pytest.raises(PredictionError, match="column 'predicted' is of a quantity that"):
+    advice = "column 'predicted' is of a quantity that.*Give second_run=DIR.*, or second_better="
+    with pytest.raises(PredictionError, match=advice):
         abag.rank(scored, batch=4, second=second, rule="mean")
+    with pytest.raises(PredictionError, match=r"^second_better=.*Leave second_better out"):
+        abag.rank(scored, batch=4, second=second, second_run=tm, second_better="lower")
     with pytest.raises(PredictionError, match="has no prediction of the antibodies of table"):
         abag.rank(
             scored, batch=4, second=second.head(1).assign(heavy=HEAVY), second_run=tm, rule="mean"

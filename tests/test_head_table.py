@@ -99,6 +99,9 @@ def test_units_and_values_of_other_affinity_types_do_not_count():
     assert pairs.pkd.tolist() == pytest.approx([9, 8])
     assert "2 of 2 are in the usual range" in pairs.reading.line
     assert not pairs.reading.problems
+    written = frame.assign(**{"KD (nM)": ["1 ± 0.1", "10 nM", "7 ± 2 uM"]})
+    line = read_labels(written.drop(columns="unit"), affinity_type="kd").reading.line
+    assert "1 cell with a unit, such as '10 nM'; 1 cell with an error, such as '1 ± 0.1'" in line
 
 
 def test_kd_above_means_pkd_below_and_bounds_are_not_averaged_with_measurements():

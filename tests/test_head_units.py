@@ -54,7 +54,7 @@ STATED = {
     "KD (fM)": "kd_fm", "Kd, femtomolar": "kd_fm", "KDmmolar": "kd_mm",
     "BLI_KD_nM": "kd_nm", "Affinity_nM": "kd_nm", "KD_pM": "kd_pm", "KD mM": "kd_mm",
     "Binding Affinity (KD nM)": "kd_nm", "IC50 avg (nM)": "kd_nm", "IgG Kd avg (nM)": "kd_nm",
-    "Kd_microM": "kd_um", "IC50 (nanoM)": "kd_nm",
+    "Kd_microM": "kd_um", "IC50 (nanoM)": "kd_nm", "KD (nano M)": "kd_nm",
     "fit KD (nM)": "kd_nm", "Kd [nM]": "kd_nm", "KD(M)": "kd_m", "KDnM": "kd_nm",
     "KD, nanomolar": "kd_nm", "KD (nmol/L)": "kd_nm", "KD (10⁻⁹ M)": "kd_nm", "Kᴅ (nM)": "kd_nm",
     "KD (x10^-9 M)": "kd_nm", "K_D (nM)": "kd_nm", "K_{D} [µM]": "kd_um", "KD\u00a0(nM)": "kd_nm",

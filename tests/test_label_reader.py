@@ -382,6 +382,7 @@ def test_powers_of_ten_and_relations_in_other_signs_are_read(cell, kd, censored)
                 "3.2 ± 0.4 x 10^-9",  # whose power may be of both
                 "3.2 ± 20%",
                 "<3.2 +/- 0.4",
+                "1.200 ± 150,5",  # whose error says that its point is before thousands
                 "1.2E-9 (0.4)",
                 "36,058",
                 "1'200",
@@ -473,6 +474,13 @@ def test_a_column_of_values_with_their_errors_is_read_without_these(name):
         ("1.2e1 +/- 3e0", 12),
         ("30 ± 4 pM", 0.03),
         ("1.5E-3 ± 0.1", 1.5e-3),
+        ("3.2 x 10^-2 ± 0.4 x 10^-2", 3.2e-2),
+        ("(3.2 ± 0.4) × 10⁻²", 3.2e-2),
+        ("(3.2±0.4)e-2", 3.2e-2),
+        ("3.2 (± 0.4)", 3.2),
+        ("3.2 &plusmn; 0.4", 3.2),
+        ("3.2 ± nan", 3.2),  # of one replicate
+        ("(30 ± 4) pM", 0.03),
     ],
 )
 def test_the_error_behind_a_label_is_left_out(cell, kd):

@@ -206,14 +206,24 @@ def test_an_antigen_that_hardly_anything_was_tested_on_is_one_of_a_matrix(mark):
     assert len(read_labels(cells, matrix=True, label="kd_nm", bad_rows="skip")) == 3
 
 
+@pytest.mark.parametrize("mark", ["nt", "-"])
 @pytest.mark.parametrize("label", [None, "binary"])
-def test_a_matrix_of_words_beside_a_mark_says_how_it_is_read(label):
-    cells = CELLS.assign(**{ANTIGENS[0]: ["yes", "no", "NT"], ANTIGENS[1]: ["no", "yes", "yes"]})
-    with pytest.raises(abag.LabelError, match=r"'nt'.*--classes 'no,yes' .--bad-rows skip") as said:
+def test_a_matrix_of_words_beside_a_mark_says_how_it_is_read(label, mark):
+    cells = CELLS.assign(**{ANTIGENS[0]: ["yes", "no", mark], ANTIGENS[1]: ["no", "yes", "yes"]})
+    named = rf"'{mark}'.*--classes 'no,yes' .--bad-rows skip"
+    with pytest.raises(abag.LabelError, match=named) as said:
         read_labels(cells, matrix=True, label=label)
     assert "\n" not in str(said.value)
     read = read_labels(cells, matrix=True, classes=("no", "yes"), bad_rows="skip")
     assert sorted(read.pkd) == [0, 0, 1, 1, 1]
+
+
+def test_labels_of_a_matrix_are_read_without_their_errors():
+    errors = CELLS.assign(**{name: ["7 ± 1 nM", "8 +/- 1 nM", "(9 ± 1) nM"] for name in ANTIGENS})
+    plain = CELLS.assign(**{name: ["7 nM", "8 nM", "9 nM"] for name in ANTIGENS})
+    assert read_labels(errors, matrix=True).pkd == pytest.approx(
+        read_labels(plain, matrix=True).pkd
+    )
 
 
 def test_labels_of_a_matrix_with_decimal_commas_are_refused_not_left_out():

@@ -975,8 +975,9 @@ def test_antigens_are_read_from_the_column_of_sequences_beside_one_of_their_name
     for peptides in (["GILGFVFTL"], varied):
         read = read_sequences(table.assign(Antigen=np.resize(peptides, len(table))))
         assert read.columns["antigen"] == "Antigen"
-    names = table.assign(Antigen=np.resize(["Alpha", "Gamma", "Delta"], len(table)))
-    assert read_sequences(names).columns["antigen"] == "Target protein sequence"
+    for words in (["Alpha", "Gamma", "Delta"], ["ANTIGENA", "ANTIGENC", "ANTIGEND"]):
+        names = table.assign(Antigen=np.resize(words, len(table)))
+        assert read_sequences(names).columns["antigen"] == "Target protein sequence"
 
 
 def test_names_of_antigens_of_which_some_are_residues_are_said_to_be_names():

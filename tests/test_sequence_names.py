@@ -499,6 +499,16 @@ def test_names_of_a_matrix_that_look_like_numbers_are_text(tmp_path, name, side)
         assert len(read.antigens.chains) == 2
 
 
+@pytest.mark.parametrize("suffix", ["csv", "xlsx"])
+def test_names_may_be_the_index_of_a_series(tmp_path, suffix):
+    series = pd.Series({"spike": 4 * "MKTAYIAKQRQ", "omicron": 4 * "MKTAYIAKQRE"}, name="sequence")
+    path = tmp_path / f"names.{suffix}"
+    series.to_csv(path) if suffix == "csv" else series.to_excel(path)
+    table = pd.DataFrame({"heavy": HEAVY, "antigen": [*series.index], "pKd": [6, 7]})
+    read = read_sequences(table, sequences=(str(path),))
+    assert chains_of(read, "antigen") == [(chain,) for chain in series]
+
+
 def test_codes_that_begin_with_zeros_are_names_in_a_column_of_any_name(tmp_path):
     names = ["000", "001", "010", "110"]
     heavy = named_like_numbers(tmp_path / "ab.fasta", names)

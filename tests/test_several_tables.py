@@ -114,6 +114,17 @@ def test_classes_that_are_called_otherwise_in_another_table_are_named(tmp_path):
         read_labels(paths)
 
 
+def test_a_hyphen_is_no_only_in_a_table_that_has_a_plus_too():
+    first = FIRST.drop(columns="pKd").assign(binder=np.resize(["yes", "no", "-"], len(FIRST)))
+    second = SECOND.drop(columns="pKd").assign(binder=np.resize(["+", "-"], len(SECOND)))
+    options = {"columns": {"label": "binder"}, "classes": ("no", "yes")}
+    with pytest.raises(LabelError, match="16 rows are bad") as caught:
+        read_labels([first, second], **options)
+    assert "of table 1, column 'binder': '-' is not a valid label" in str(caught.value)
+    assert "of table 2, column" not in str(caught.value)
+    assert len(read_labels(second, **options)) == len(SECOND)
+
+
 def test_kd_and_ic50_of_two_tables_are_not_one_label(tmp_path):
     nanomolar = 10 ** (9 - FIRST["pKd"])
     for name, column in (("kd.csv", "Kd (nM)"), ("ic50.csv", "IC50 (nM)")):

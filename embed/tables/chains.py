@@ -374,7 +374,8 @@ _AS_A_WORD = re.compile(
     r"(?=\S{7,19}$)[A-Z][a-z]+(?:[A-Z][a-z]*)+|"  # SpikeRbd
     r"(?i:[a-z]{3,16}(mab|fusp)(\s+[a-z]{3,12})*)|"  # IMDEVIMAB, belantamab mafodotin; few
     # sequences have the residues B and U, and none so short
-    r"(?i:(same|see|not|no|identical|unknown)\s[a-z\s]{2,40})"  # same as above, not determined
+    r"(?i:(same|see|not|no|identical|unknown)\s[a-z\s]{2,40})|"  # same as above, not determined
+    r"(?i:(antigen|variant|strain|peptide|ligand|analyte|sample|design|wildtype|parental)[a-z]?)"
 )
 """A text that is written as words are. Longer sequences may have residues in lower case."""
 _ANTIGENS = frozenset(

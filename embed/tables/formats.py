@@ -287,12 +287,15 @@ def _cells_of(line: bytes) -> list[str]:
 
 def _count_titles(rows: Iterable[Sequence[str]]) -> int:
     """Count the rows that are blank, or have one cell of text, above the first with several."""
+    is_one_name = False
     for number, cells in enumerate(islice(rows, MOST_TITLES + 1)):
         filled = [*filter(None, cells)]
+        has_sequence = any(map(LONG_RUN.search, filled))
         if len(filled) > 1:
-            return number
-        if any(map(LONG_RUN.search, filled)):
+            return number - (has_sequence and is_one_name)
+        if has_sequence:
             break
+        is_one_name = len(cells) == 2 and not cells[0]  # of one column beside an index
     return 0
 
 

@@ -73,9 +73,10 @@ _SIGNS = str.maketrans(
 """Signs that are set for a minus or a relation."""
 _EXPONENT = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
 _RAISED = str.maketrans(_EXPONENT, "0123456789+-")
+ERROR_SIGN = r"(?:±|\+\s*/\s*-)"
 _POWER = re.compile(
-    rf"(?<=[0-9])\s*[x×·⋅∙*]\s*10\s*(?:\^\s*[({{]?([-+]?[0-9]{{1,2}})[)}}]?|([-+][0-9]{{1,2}})|"
-    rf"([{_EXPONENT}]+))\s*$",
+    rf"(?<=[0-9)])\s*[x×·⋅∙*]\s*10\s*(?:\^\s*[({{]?([-+]?[0-9]{{1,2}})[)}}]?|([-+][0-9]{{1,2}})|"
+    rf"([{_EXPONENT}]+))\s*(?=$|\(?\s*{ERROR_SIGN}|\)$)",
     re.IGNORECASE,
 )
 """A power of ten behind a number; 1.2 x 109 may have lost that its 9 was raised."""
@@ -111,10 +112,11 @@ SIGN_OF_WORDS = {
 BOUND_WORDS = ("lower", "upper", "lower bound", "upper bound")
 """Those that are of the number in the row, whatever its unit."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
-ERROR_SIGN = r"(?:±|\+\s*/\s*-)"
 _WITH_ERROR = re.compile(
-    rf"(?P<number>\s*[-+]?[0-9.,]*[0-9](?P<power>e[-+]?[0-9]+)?)\s*{ERROR_SIGN}\s*"
-    r"[0-9.,]*[0-9](?(power)(?:e[-+]?[0-9]+)?)\s*",
+    r"\s*(?P<both>\()?\s*(?P<number>[-+]?[0-9.,]*[0-9](?P<power>e[-+]?[0-9]+)?)\s*"
+    rf"(?P<error>(?P<bracket>\()?\s*{ERROR_SIGN}\s*"
+    r"(?:[0-9.,]*[0-9](?(power)(?:e[-+]?[0-9]+)?)|nan|n/?a|n\.?d\.?)\s*"
+    r"(?(bracket)\)))\s*(?(both)\)(?P<behind>e[-+]?[0-9]+)?)\s*",
     re.IGNORECASE,
 )
 """A power behind the error alone may be of both, as in 3.2 ± 0.4 x 10^-9, and is none here."""
@@ -145,9 +147,12 @@ def plain_number(text: str) -> str:
 
 
 def without_error(number: str) -> str:
-    """Leave out the error behind a plain number, as in ``3.2 ± 0.4``."""
+    """Leave out the error behind a plain number, as in ``3.2 ± 0.4`` and ``(3.2 ± 0.4)e-9``."""
     found = _WITH_ERROR.fullmatch(number)
-    return found["number"] if found else number
+    # of 1.200 ± 150,5 the error says that the point is no decimal point
+    if found is None or ("," in found["error"] and "," not in found["number"]):
+        return number
+    return found["number"] + (found["behind"] or "")
 
 
 def read_names(cells: pd.Series) -> pd.Series:
@@ -266,11 +271,9 @@ _HEADER_OF_MATRIX = re.compile(
 """A header that says, beside the antigen, what the labels are: ``IL-6 (nM)``, ``BA.1-IC50``."""
 _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutations")
 """Roles of columns that say which antibody a row has."""
-_NUMBER = re.compile(
-    r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*([fpnuµμm]?M|[pnuµμm]?g\s?/\s?m?L)?\s*",
-    re.IGNORECASE,
-)
+_NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*", re.IGNORECASE)
 """A label or bound, also one that is then refused for its decimal comma."""
+_UNIT_OF_CELL = re.compile(r"\s*([fpnuµμm]?M|[pnuµμm]?g\s?/\s?m?L)\s*$", re.IGNORECASE)
 _CLASS = re.compile(
     "yes|no|y|n|true|false|t|f|[+]+|[+]/-|±|-|pos(itive)?|neg(ative)?|none|weak|low|medium|high|"
     "strong|(non?[ -]?)?(binder|binding)",
@@ -314,7 +317,7 @@ def says_no_binding(cell: object) -> bool:
 
 def _is_measurement(text: str) -> bool:
     """Tell whether a cell is a number, a bound, or says no binding."""
-    number = without_error(plain_number(text))
+    number = without_error(plain_number(_UNIT_OF_CELL.sub("", text)))
     return says_no_binding(text) or _NUMBER.fullmatch(number) is not None
 
 

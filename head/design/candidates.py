@@ -225,16 +225,19 @@ def molar_mass_of(options: RankOptions) -> float:
 
 
 def decide_reading(
-    table: TableLike, options: RankOptions, predictor: Predictor | None
+    table: TableLike, options: RankOptions, predictor: Predictor | None, of: str = ""
 ) -> tuple[Layout, Quantity]:
-    """Decide how a table of predictions is read, and what it predicts, from its first rows."""
+    """Decide how a table of predictions is read, and what it predicts, from its first rows.
+
+    `of` begins the names of the options of a second property, as in ``--second-run``.
+    """
     reading = NOTHING
     if predictor is not None:
         reading = predictor.layout
         if options.antibody_region is None:
             options = replace(options, antibody_region=reading.antibody_region)
     options = without_labels(options)
-    decide = partial(_decide_prediction, options=options, predictor=predictor)
+    decide = partial(_decide_prediction, options=options, predictor=predictor, of=of)
     layout = Layout.of(table, options, as_written=True, remembered=reading, label=decide)
     meanings: list[ColumnMeaning] = [file.label for file in layout.files]
     if len({meaning.unit for meaning in meanings}) > 1:
@@ -255,10 +258,10 @@ def decide_reading(
 
 
 def _decide_prediction(
-    top: Table, options: RankOptions, predictor: Predictor | None
+    top: Table, options: RankOptions, predictor: Predictor | None, of: str
 ) -> ColumnMeaning:
     """Decide which column of a table holds the predictions, and what it is read as."""
-    quantity = quantity_of(top, options, predictor)
+    quantity = quantity_of(top, options, predictor, of)
     if quantity.affinity:
         try:
             return choose_prediction(top)
@@ -279,7 +282,9 @@ def _decide_prediction(
     return ColumnMeaning(column=column, unit="value", why="", quantity=quantity)
 
 
-def quantity_of(first: Table, options: RankOptions, predictor: Predictor | None) -> Quantity:
+def quantity_of(
+    first: Table, options: RankOptions, predictor: Predictor | None, of: str
+) -> Quantity:
     """Return what is predicted: as the `predictor` of the run says, or the options.
 
     A table that `predict` or `scan` wrote for another quantity than an affinity does not say which
@@ -290,8 +295,8 @@ def quantity_of(first: Table, options: RankOptions, predictor: Predictor | None)
         quantity = predictor.quantity
         if better not in (None, quantity.better):
             msg = (
-                f"--better {better}: the run predicts {quantity.description}; expected the same. "
-                "Leave --better out."
+                f"--{of}better {better}: the run predicts {quantity.description}; expected the "
+                f"same. Leave --{of}better out."
             )
             raise PredictionError(msg)
         return PKD if quantity.affinity else quantity
@@ -301,14 +306,15 @@ def quantity_of(first: Table, options: RankOptions, predictor: Predictor | None)
         if better is None:
             say(
                 f"{first.source}: column {PROBABILITY!r} is taken as the probability of what is "
-                "looked for; where it is not, as of non-binders, give --run or --better lower"
+                f"looked for; where it is not, as of non-binders, give --{of}run or --{of}better "
+                "lower"
             )
         return Quantity(name="label", better=better or "higher", affinity=False, classes=NO_OR_YES)
     if better is None and column == "predicted" and names & {"why_far", "difference_sigma"}:
         msg = (
             f"{first.source}: column 'predicted' is of a quantity that the table does not name; "
-            "expected to know which values are better. Give --run DIR, the run that made the "
-            "predictions, or --better higher or lower."
+            f"expected to know which values are better. Give --{of}run DIR, the run that made the "
+            f"predictions, or --{of}better higher or lower."
         )
         raise PredictionError(msg)
     return PKD if better is None else Quantity(name="value", better=better, affinity=False)
@@ -610,7 +616,7 @@ class SecondProperty:
             chains=options.chains,
             antibody_region=options.antibody_region,
         )
-        layout, quantity = decide_reading(table, reading, predictor)
+        layout, quantity = decide_reading(table, reading, predictor, "second-")
         second = read_candidates(layout, quantity, molar_mass_of(reading))
         if predictor is not None:
             second = far_by_chains(second, predictor)

@@ -166,6 +166,8 @@ def words_beside_others(cells: pd.Series) -> tuple[str, ...]:
     """Return the words for no and yes of most cells of a column with a few others, or nothing."""
     values = _spelled_values(cells) if cells.nunique() <= _LISTED else {}
     known = {value: rows for value, rows in values.items() if says_yes_or_no(value)}
+    if "+" not in known:
+        known.pop("-", None)  # also a mark of what was not measured, see `read_classes`
     words = class_words(known)
     if words is None or known.keys() != {*words} or 2 * sum(known.values()) <= sum(values.values()):
         return ()

@@ -339,7 +339,8 @@ class Column:
         if header.not_label or not (header.affinity or header.plain):
             return ""
         # a flag of 0 and 1, such as `Kd_is_greater`, is no affinity
-        if not header.sure and (not self.holds_numbers or {*self.numbers} <= {0, 1}):
+        is_flag = {*self.numbers[np.isfinite(self.numbers)]} <= {0, 1}
+        if not header.sure and (is_flag or not self.holds_numbers):
             return ""
         if header.of_alphaseq:
             return f"{self.name!r} is {ALPHASEQ_WORDS}: use {self.in_unit(ALPHASEQ_UNIT)}."

@@ -271,7 +271,7 @@ ALPHASEQ_UNIT: Label = "log10_kd_nm"
 ALPHASEQ_WORDS = "log10 of Kd in nM, lower is stronger"
 _NOT_SPLIT = ("kim", "kam", "dm", "kin")
 """Words of few letters that are no quantity beside its unit."""
-_ONLY_LAST = ("m", "j", *(f"{prefix}m" for prefix in _PREFIXES))
+_ONLY_LAST = ("j", *(f"{prefix}m" for prefix in _PREFIXES))
 """Units whose end is one letter: within a word, as in ``min`` and ``format``, they are none."""
 _WITHIN = re.compile("^(?:ddg|delta|p?kd|p?[ie]c50)|(?:p?kd|p?[ie]c50)$")
 """What an unknown word, such as ``kd1`` or ``her2kd``, is about."""
@@ -348,6 +348,7 @@ _UNITS_OF_WORDS = (
     (_POWER, "1e-{power}m"),
     *((pattern, "per {prefix}m") for pattern in _RECIPROCALS),
     (_MOLES, "{prefix}molar"),
+    (rf"{_START}(?P<prefix>milli|micro|nano|pico|femto)[\s-]+m{_END}", "{prefix}molar"),
 )
 """Patterns of units, in the order in which they are taken out of a name, and words for these."""
 _REWRITTEN = (
@@ -579,7 +580,7 @@ def _one_quantity(quantities: set[str], unit: str) -> str:
 
 
 _WITH_UNIT = re.compile(
-    r"(?P<number>.*[0-9.⁰¹²³⁴⁵⁶⁷⁸⁹])\s*(?P<unit>[munpfµμ]?M|[munpµμ]?g\s?/\s?m?[lL])\s*"
+    r"(?P<number>.*[0-9.⁰¹²³⁴⁵⁶⁷⁸⁹)])\s*(?P<unit>[munpfµμ]?M|[munpµμ]?g\s?/\s?m?[lL])\s*"
 )
 _NUMBER = re.compile(
     r"(?P<relation>[\s<>≥≤=~]*)(?P<digits>[0-9.]*[0-9]|[0-9][0-9.,]*)(?P<power>[eE][-+]?[0-9]+)?"

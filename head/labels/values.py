@@ -10,8 +10,8 @@ R rows of a table with a label.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from abag.embed.tables.table import (
     Table,
     listed_cells,
     meaning_of_commas,
+    plain_number,
     read_bounds,
     read_numbers,
     read_texts,
@@ -53,7 +54,6 @@ _COMMAS = {
     "decimals": "commas are read as decimal points",
     "thousands": "commas between thousands are left out",
 }
-_HAS_ERROR = re.compile(ERROR_SIGN).search
 LISTED_TYPES = 8
 STATED: tuple[Label, ...] = ("kd_m", "kd_um", "kd_nm")
 """Units beside pKd and that of the labels in which a column of relations may repeat the labels."""
@@ -83,10 +83,10 @@ class Affinities(ColumnMeaning):
     """The same in pKd; None if they are refused."""
     commas: str = ""
     """What commas in the cells are, as `CellNumbers` says."""
-    with_units: tuple[str, ...] = ()
-    """Cells that state a unit of their own, which were converted."""
-    with_errors: tuple[str, ...] = ()
-    """Cells that state an error of their own, which was left out."""
+    with_units: Mapping[int, str] = field(default_factory=dict)
+    """Cells that state a unit of their own, which were converted, by row."""
+    with_errors: Mapping[int, str] = field(default_factory=dict)
+    """Cells that state an error of their own, which was left out, by row."""
 
     def describe(self, noun: str = "labels") -> str:
         """Say in one line what was read and why."""
@@ -99,12 +99,12 @@ class Affinities(ColumnMeaning):
         if self.commas in _COMMAS:
             evidence.append(_COMMAS[self.commas])
         if self.with_units:
-            example = quoted(self.with_units[0])
+            example = quoted(next(iter(self.with_units.values())))
             number = counted(len(self.with_units), "cell")
             evidence.append(f"{number} with a unit, such as {example}")
         if self.with_errors:
             number = counted(len(self.with_errors), "cell")
-            example = quoted(self.with_errors[0])
+            example = quoted(next(iter(self.with_errors.values())))
             evidence.append(f"{number} with an error, such as {example}, which is left out")
         if UNITS[self.unit].of_mass:
             is_usual = self.molar_mass_kda == ANTIBODY_KDA
@@ -127,6 +127,8 @@ class Affinities(ColumnMeaning):
             raw=np.where(rows, self.raw, np.nan),
             pkd=np.where(rows, self.pkd, np.nan),
             no_binding=self.no_binding & rows,
+            with_units={row: cell for row, cell in self.with_units.items() if rows[row]},
+            with_errors={row: cell for row, cell in self.with_errors.items() if rows[row]},
         )
 
     def _range(self, known: Bools) -> str:
@@ -181,13 +183,18 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     is_weaker_above = UNITS[unit].stronger == "lower"
     commas = ""
     has_unit = np.zeros(len(cells), np.bool_)
+    with_errors: dict[int, str] = {}
     if meaning.quantity.classes:
-        raw = pkd = read_classes(cells, meaning.quantity.classes)
+        raw = pkd = _classes_by_file(table, cells, meaning.quantity.classes)
         side = np.zeros(len(raw), np.int8)
     else:
         (raw, side, commas), has_unit = read_in_unit(cells, unit)
         if meaning.why == IN_THE_CELLS:
             raw = np.where(has_unit, raw, np.nan)  # in a unit that is not known
+        for row, cell in enumerate(listed_cells(cells)):
+            has_error = isinstance(cell, str) and re.search(ERROR_SIGN, plain_number(cell))
+            if has_error and np.isfinite(raw[row]):
+                with_errors[row] = str(cell)
         pkd = meaning.quantity.on_scale(to_pkd(raw, unit, options.molar_mass_kda))
         if number := with_unclear_point(table.distinct_cells(column)):
             as_thousands = to_pkd(1000 * raw, unit, options.molar_mass_kda)
@@ -206,8 +213,8 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
         molar_mass_kda=options.molar_mass_kda,
         quantity=meaning.quantity,
         commas=commas,
-        with_units=tuple(map(str, cells[has_unit])),
-        with_errors=tuple(filter(_HAS_ERROR, map(str, listed_cells(cells[np.isfinite(raw)])))),
+        with_units=dict(zip(np.flatnonzero(has_unit).tolist(), cells[has_unit], strict=True)),
+        with_errors=with_errors,
     )
     if meaning.quantity.classes:
         return affinities
@@ -223,6 +230,17 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
             bound = f"pKd {bound}"
         return _with_no_binding(affinities, cells, floor, bound, empty=remembered.no_binding_empty)
     return affinities
+
+
+def _classes_by_file(table: Table, cells: pd.Series, classes: Sequence[str]) -> Floats:
+    """Read the classes of cells, (R,); what a hyphen means, the other cells of its file tell."""
+    files = table.file_of_row if isinstance(table, SequenceTable) else None
+    if files is None:
+        return read_classes(cells, classes)
+    number = np.full(len(cells), np.nan)
+    for file in np.unique(files):
+        number[files == file] = read_classes(cells[files == file], classes)
+    return number
 
 
 def _refuse_unclear_point(table: Table, column: str, number: str) -> None:
