@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from abag.head.training.inputs import RunInputs, SplitInputs
 
 
-SCHEMA = 20
+SCHEMA = 21
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 _MISMATCHES = (
