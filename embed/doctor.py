@@ -222,19 +222,10 @@ def check_weights(name: str) -> Result:
 
 
 def _check_download(encoder: str, source: HubAddress) -> Result:
-    from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_CACHE
 
     try:
-        model = HfApi().model_info(
-            source.name, revision=source.revision, files_metadata=True, timeout=10
-        )
-        bytes_of_format = {".safetensors": 0, ".bin": 0}
-        for file in model.siblings or []:
-            suffix = Path(file.rfilename).suffix
-            if suffix in bytes_of_format:
-                bytes_of_format[suffix] += file.size or 0
-        size = max(bytes_of_format.values())
+        size = _hub_bytes(source)
     except Exception as error:  # noqa: BLE001 - any failure means: not available
         return "FAIL", (
             f"{encoder} is not on disk, and the hub cannot be reached ({first_line(error)}); run "
@@ -248,6 +239,21 @@ def _check_download(encoder: str, source: HubAddress) -> Result:
         text += f", where {size_text(free)} are free: free some space, or set HF_HOME"
         return "FAIL", f"{text} to a folder on a larger disk"
     return "WARN", f"{text} on first use"
+
+
+def _hub_bytes(source: HubAddress) -> int:
+    """Ask the hub for the size of the weight files, at most: not all may be needed."""
+    from huggingface_hub import HfApi
+
+    model = HfApi().model_info(
+        source.name, revision=source.revision, files_metadata=True, timeout=10
+    )
+    bytes_of_format = {".safetensors": 0, ".bin": 0}
+    for file in model.siblings or []:
+        suffix = Path(file.rfilename).suffix
+        if suffix in bytes_of_format:
+            bytes_of_format[suffix] += file.size or 0
+    return max(bytes_of_format.values())
 
 
 def check_device(plan: DevicePlan, *, requested: str) -> Result:

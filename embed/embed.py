@@ -231,19 +231,7 @@ def _embed(
                 # after the first encoder is loaded, which would take half a second longer
                 loaded = cache(lambda: files.enter_context(beside()))
                 seconds = [encode_share(job, rank, loaded) for job in jobs]
-    kinds: dict[str, KindSummary] = {}
-    for job, spent_s in zip(jobs, seconds, strict=True):
-        kinds[job.plural] = {
-            "unique": job.unique,
-            "reused": job.unique - job.missing,
-            "encoded": job.own if rank.number else job.missing,
-            "tokens": job.tokens,
-            "seconds": round(spent_s, 3),
-            "encoder": job.identity.checkpoint.name,
-            "fingerprint": job.identity.fingerprint,
-        }
-    totals = {name: reading.counts[name] for name in ("rows", "skipped_rows")}
-    return cast("EmbedSummary", kinds | totals)
+    return _summary(reading, jobs, seconds, rank)
 
 
 def _encodes_alone_on_gpu(jobs: Sequence[KindJob], rank: Rank) -> bool:
@@ -371,3 +359,22 @@ def _on_ray(jobs: Sequence[KindJob], store: Store, encoders: EncoderOptions) -> 
             job.check_complete()
             seconds.append(time.perf_counter() - start_s)
     return seconds
+
+
+def _summary(
+    reading: Tally, jobs: Sequence[KindJob], seconds: Sequence[float], rank: Rank
+) -> EmbedSummary:
+    """Summarise the whole job; ranks other than the first report their own share."""
+    kinds: dict[str, KindSummary] = {}
+    for job, spent_s in zip(jobs, seconds, strict=True):
+        kinds[job.plural] = {
+            "unique": job.unique,
+            "reused": job.unique - job.missing,
+            "encoded": job.own if rank.number else job.missing,
+            "tokens": job.tokens,
+            "seconds": round(spent_s, 3),
+            "encoder": job.identity.checkpoint.name,
+            "fingerprint": job.identity.fingerprint,
+        }
+    totals = {name: reading.counts[name] for name in ("rows", "skipped_rows")}
+    return cast("EmbedSummary", kinds | totals)

@@ -289,25 +289,7 @@ def export_residues(
         about = _describe(outputs, chosen, rows)
         _check_folder(folder, about)
         refuse_read_only(folder)
-        for output in outputs:
-            job = output.job
-            residues = counted(int(job.residues.sum()), "residue")
-            say(
-                f"{residues} of {len(job.residues):,} {PLURAL[job.kind]}, {job.width:,} "
-                f"{chosen.dtype} each: {size_text(output.bytes)}"
-            )
-        needed = sum(output.missing_bytes() for output in outputs)
-        free = shutil.disk_usage(nearest_existing(folder)).free
-        to_do = f"{size_text(needed)} to write" if needed else "nothing to encode"
-        say(f"{folder}: {to_do}, {size_text(free)} free")
-        if needed * ROOM > free:
-            smaller = "--dtype float16, " if chosen.dtype == "float32" else ""
-            msg = (
-                f"{folder}: needs {size_text(needed)} for residue vectors, and {size_text(free)} "
-                f"are free; expected room for all. Give {smaller}--limit, --kind, or an --out on a "
-                "larger disk."
-            )
-            raise OutputError(msg)
+        _check_room(folder, outputs, chosen.dtype)
         with only_writer(folder):
             _check_folder(folder, about)  # another process may have begun it since
             sweep_partials(folder)
@@ -508,6 +490,29 @@ def _values(about: dict[str, Any]) -> dict[str, Any]:
     named = {str(name).removeprefix("kinds "): value for name, value in flat.items()}
     # an encoder may have several names, and one fingerprint
     return {name: value for name, value in named.items() if not name.endswith(" encoder")}
+
+
+def _check_room(folder: Path, outputs: list[_Output], dtype: str) -> None:
+    """Say how large the files will be, and refuse what the disk cannot hold."""
+    for output in outputs:
+        job = output.job
+        residues = counted(int(job.residues.sum()), "residue")
+        say(
+            f"{residues} of {len(job.residues):,} {PLURAL[job.kind]}, {job.width:,} "
+            f"{dtype} each: {size_text(output.bytes)}"
+        )
+    needed = sum(output.missing_bytes() for output in outputs)
+    free = shutil.disk_usage(nearest_existing(folder)).free
+    to_do = f"{size_text(needed)} to write" if needed else "nothing to encode"
+    say(f"{folder}: {to_do}, {size_text(free)} free")
+    if needed * ROOM > free:
+        smaller = "--dtype float16, " if dtype == "float32" else ""
+        msg = (
+            f"{folder}: needs {size_text(needed)} for residue vectors, and {size_text(free)} are "
+            f"free; expected room for all. Give {smaller}--limit, --kind, or an --out on a larger "
+            "disk."
+        )
+        raise OutputError(msg)
 
 
 def _rows_csv(pairs: SequenceTable, outputs: list[_Output]) -> bytes:

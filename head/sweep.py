@@ -610,17 +610,24 @@ def _sweep(
         with replacing(held_out) as partial:
             split_frame(inputs.pairs, [split]).to_parquet(partial, index=False)
         given = {**options, "split": f"file={held_out}", "members": search_options.members}
-        winner = fit_options(summary["best"]["params"])
-        head = winner["head"]
-        if head == "mlp":
-            winner["head"] = None  # the default, a stack with this network
-        else:
-            say(f"{folder}: the best trial is {head}, which is used alone, not in a stack")
-        used = {name: value for name, value in given.items() if is_used(name, head)}
-        winner = used | winner
+        winner = _options_of_winner(folder, summary["best"]["params"], given)
         _remove_outdated_final(folder, winner)
         summary["final"] = fit(table, store, folder / "final", progress=progress, **winner)
     return summary
+
+
+def _options_of_winner(
+    folder: Path, params: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options with which the best trial is refitted: its own, and those given."""
+    winner = fit_options(params)
+    head = winner["head"]
+    if head == "mlp":
+        winner["head"] = None  # the default, a stack with this network
+    else:
+        say(f"{folder}: the best trial is {head}, which is used alone, not in a stack")
+    used = {name: value for name, value in given.items() if is_used(name, head)}
+    return used | winner
 
 
 def _remove_outdated_final(folder: Path, winner: Mapping[str, Any]) -> None:

@@ -55,7 +55,15 @@ from abag.head.models.probit import (
 )
 from abag.head.predictor.parts import Predictions
 from abag.head.predictor.weigh import stack_weights, weigh_run
-from abag.head.regimes.splits import REGIMES, TEST, TRAIN, MeasuredRegime, Split, grouped_folds
+from abag.head.regimes.splits import (
+    REGIMES,
+    TEST,
+    TRAIN,
+    MeasuredRegime,
+    Split,
+    grouped_folds,
+    mean_product,
+)
 from abag.head.runs.rounds import describe_promises
 from abag.head.runs.run_folder import describe_fit, describe_scores, read_run
 from abag.sklearn import AffinityRegressor, BindingClassifier
@@ -459,6 +467,33 @@ def test_pairs_of_few_dependent_groups_count_where_parts_are_weighed_but_not_in_
         low, high = held_out.link(np.ones(1)).interval(np.array([0.35]))
         widths.append(high[0] - low[0])
     assert widths[1] > 2 * widths[0]
+    held_out = HeldOutClasses.of(pairs, every, 0.4 * known[:, None], every)
+    once, twice = (HeldOutClasses.joined([held_out] * n).link(np.ones(1)) for n in (1, 2))
+    assert twice.errors == pytest.approx(once.errors, rel=1e-3)  # the same pairs in two regimes
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+def test_what_pairs_of_a_group_have_in_common_is_an_intraclass_correlation(share):
+    rng = np.random.default_rng(0)
+    groups, rows = 400, 2400
+    group = np.concatenate([np.arange(groups), rng.integers(0, groups, rows - groups)])
+    common = np.sqrt(share) * rng.normal(size=groups)[group]
+    value = common + np.sqrt(1 - share) * rng.normal(size=rows)
+    # one-way analysis of variance of groups of different sizes
+    size = np.bincount(group)
+    mean = np.bincount(group, value) / size
+    between = size @ np.square(mean - value.mean()) / (groups - 1)
+    within = np.square(value - mean[group]).sum() / (rows - groups)
+    usual = (rows - np.square(size).sum() / rows) / (groups - 1)
+    correlation = (between - within) / (between + (usual - 1) * within)
+    scaled = (value - value.mean()) / value.std()
+    assert mean_product(scaled, group) == pytest.approx(correlation, abs=0.03)
+    few = slice(0, 900)
+    weight = rng.lognormal(size=900)
+    both = (group[few, None] == group[few]) & ~np.eye(900, dtype=bool)
+    products = np.outer(value[few], value[few])[both]
+    expected = np.average(products, weights=np.outer(weight, weight)[both])
+    assert mean_product(value[few], group[few], weight) == pytest.approx(expected)
 
 
 def test_many_held_out_pairs_do_not_tell_the_slope_of_models_of_all_pairs():

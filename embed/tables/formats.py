@@ -489,6 +489,17 @@ def _check_cells(sheet: Any) -> tuple[int, list[str]]:  # noqa: ANN401  # openpy
     return len(hidden), [cells.decode() for cells in merged]
 
 
+def _refuse_merged(merged: Sequence[str], header: int) -> None:
+    """Raise ValueError for merged cells in the table, of which all but the first are empty."""
+    for cells in merged:
+        rows = {*map(int, re.findall("[0-9]+", cells))}
+        if max(rows, default=header) >= header:
+            msg = f"cells {cells} are merged; unmerge them and fill each one"
+            if len(rows) == 1:
+                msg += ", or delete the row, if it is a title or a note"
+            raise ValueError(msg)
+
+
 def sheet_names(path: Path) -> list[str]:
     """List the sheets of a file; empty if it is no Excel file that can be read."""
     if path.suffix.lower() not in EXCEL or not path.is_file():
@@ -524,14 +535,7 @@ def _read_sheet(file: IO[bytes], chosen: str | None) -> tuple[pd.DataFrame, list
                 rows = counted(hidden, "hidden row")
                 remarks.append(f"{rows} read as others: remove what a filter leaves out")
             cells = _filled_part(sheet, remarks)
-            header = 1 if cells is None else int(cells.index[0]) + 1
-            for merged_cells in merged:
-                merged_rows = {*map(int, re.findall("[0-9]+", merged_cells))}
-                if max(merged_rows, default=header) >= header:
-                    msg = f"cells {merged_cells} are merged; unmerge them and fill each one"
-                    if len(merged_rows) == 1:
-                        msg += ", or delete the row, if it is a title or a note"
-                    raise ValueError(msg)
+            _refuse_merged(merged, 1 if cells is None else int(cells.index[0]) + 1)
             if cells is not None:
                 sheets[sheet.title] = (cells, remarks)
     if not sheets:

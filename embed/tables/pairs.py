@@ -413,26 +413,30 @@ def check_chunks(layout: Layout, *, refuse: bool = True) -> Iterator[SequenceTab
         for chunk in _check_file(layout, number, chunks, refuse=refuse):
             rows += len(chunk.frame) + len(chunk.skipped)
             if layout.file_column:
-                part = layout.files[number]
-                frame = layout.align(chunk.frame, number)
-                roles = {role: part.renamed.get(name, name) for role, name in chunk.columns.items()}
-                chunk = replace(
-                    chunk,
-                    source=part.source,
-                    frame=frame,
-                    columns={**layout.columns, **roles},
-                    positions=chunk.positions + start,
-                    skipped=SkippedRows(
-                        [(row, cell._replace(file=part.source)) for row, cell in chunk.skipped.rows]
-                    ),
-                    ignored=[f"{part.source}: {note}" for note in chunk.ignored],
-                    files=layout.files,
-                    file_of_row=np.full(len(frame), number),
-                )
+                chunk = _in_joined(chunk, layout, number, start)
                 chunk.ignored[:0] = joined
                 joined = []
             yield chunk
         start += rows
+
+
+def _in_joined(read: SequenceTable, joined: Layout, number: int, start: int) -> SequenceTable:
+    """Return rows of one of several tables as rows of all of them."""
+    part = joined.files[number]
+    frame = joined.align(read.frame, number)
+    roles = {role: part.renamed.get(name, name) for role, name in read.columns.items()}
+    rows = read.skipped.rows
+    return replace(
+        read,
+        source=part.source,
+        frame=frame,
+        columns={**joined.columns, **roles},
+        positions=read.positions + start,
+        skipped=SkippedRows([(row, cell._replace(file=part.source)) for row, cell in rows]),
+        ignored=[f"{part.source}: {note}" for note in read.ignored],
+        files=joined.files,
+        file_of_row=np.full(len(frame), number),
+    )
 
 
 def _as_one(joined: Layout, parts: Sequence[SequenceTable]) -> SequenceTable:
@@ -549,11 +553,8 @@ def _check_rows(table: Table, kinds: Sequence[Kind], file: FileLayout) -> Sequen
             is_bad[row] = True
             skipped.rows.append((int(numbers[row]), cell))
     keep = np.flatnonzero(~(is_bad | is_empty))
-    line_breaks = 0  # in cells of text files, of which they may join two rows
-    if bare_suffix(Path(table.source)) in IN_QUOTES:
-        for _, cells in table.frame.select_dtypes(exclude=["number", "bool"]).items():
-            texts = [cell for cell in cells.tolist() if isinstance(cell, str)]
-            line_breaks += sum("\n" in text or "\r" in text for text in texts)
+    may_join_rows = bare_suffix(Path(table.source)) in IN_QUOTES
+    line_breaks = count_line_breaks(table.frame) if may_join_rows else 0
     if len(skipped):
         table = replace(table, frame=table.frame.iloc[keep].reset_index(drop=True))
     sequences: dict[Kind, UniqueSequences] = {}
@@ -825,6 +826,15 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
     counts |= {name: words[word] for word, (name, _) in _FOUND.items()}
     counts["replaced_residues"] = replaced
     return counts
+
+
+def count_line_breaks(frame: pd.DataFrame) -> int:
+    """Count the cells of text files that contain a line break."""
+    count = 0
+    for _, column in frame.select_dtypes(exclude=["number", "bool"]).items():
+        texts = [cell for cell in column.tolist() if isinstance(cell, str)]
+        count += sum("\n" in text or "\r" in text for text in texts)
+    return count
 
 
 def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str]:

@@ -733,17 +733,7 @@ def _with_mutations(
         remarks += describe_unapplied(named)
     light = further.get(LIGHT_MUTATIONS, "")
     parts = [further[role] for role in MUTATION_PARTS if role in further]
-    # one column for both kinds: then the chain of a mutation says of which it is
-    is_shared = len({*mutations.values()}) < len(mutations)
-    first = options.first_residue
-    of_antibodies = MutationRules(
-        kind="antibody",
-        numbering=options.numbering,  # schemes are those of variable domains
-        first_residue=1 if "antigen" in mutations else first,
-        shared=is_shared,
-    )
-    of_antigens = MutationRules(kind="antigen", first_residue=first, shared=is_shared)
-    rules = {kind: of_antibodies if kind == "antibody" else of_antigens for kind in mutations}
+    rules = _mutation_rules(options, mutations)
     written = {kind: [*(parts if kind in split else ()), x] for kind, x in mutations.items()}
     if light:
         written["antibody"].append(light)
@@ -775,6 +765,23 @@ def _with_mutations(
         chain_of_role=chain_of_role,
         remarks=tuple(remarks),
     )
+
+
+def _mutation_rules(
+    options: TableOptions, mutations: Mapping[Kind, str]
+) -> dict[Kind, MutationRules]:
+    """Decide how the mutations of each kind, in these columns, are read."""
+    # one column for both kinds: then the chain of a mutation says of which it is
+    is_shared = len({*mutations.values()}) < len(mutations)
+    first = options.first_residue
+    of_antibodies = MutationRules(
+        kind="antibody",
+        numbering=options.numbering,  # schemes are those of variable domains
+        first_residue=1 if "antigen" in mutations else first,
+        shared=is_shared,
+    )
+    of_antigens = MutationRules(kind="antigen", first_residue=first, shared=is_shared)
+    return {kind: of_antibodies if kind == "antibody" else of_antigens for kind in mutations}
 
 
 def _describe_mutations(

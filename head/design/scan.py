@@ -179,11 +179,13 @@ def _with_differences(
     names = {*regimes.used.tolist()}
     weighed = {part for name in names for part in predictor.regimes[name].mixture.weights}
     parts = predictor.parts
-    predicted, variances = parts.predict_with_variance(vectors, weighed, other=parent)
+    has_sigma = bool(parts.with_variance) and not predictor.quantity.classes
+    varied = None if has_sigma else np.zeros(0, np.int64)
+    predicted, variances = parts.predict_with_variance(vectors, weighed, varied, parent)
     of_parents = {part: of_pairs[parent] for part, of_pairs in predicted.items()}
     pkd = scores["pkd_predicted"].to_numpy()
     scores.insert(at, "difference", pkd - predictor.mix(of_parents, regimes))
-    if parts.with_variance and not predictor.quantity.classes:
+    if has_sigma:
         differences = {part: predicted[part] - of_parents[part] for part in predicted}
         sigma = np.zeros(len(scores))
         for name in names:

@@ -623,7 +623,8 @@ def strong_threshold(select: str, quantity: Quantity | None = None) -> float | N
 def rows_to_score(pairs: LabelledPairs, rows: Ints) -> MeasuredRows:
     """Return rows of pairs that several models predict.
 
-    Metrics within antigen are of groups: an antigen, or all of a cluster with few exact rows each.
+    Metrics within antigen are of groups: an antigen, or the antigens of a cluster that have too few
+    exact rows each.
     """
     _, antigen = np.unique(pairs.antigen[rows], return_inverse=True)
     exact_rows = np.bincount(antigen, pairs.censored[rows] == 0)

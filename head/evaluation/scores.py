@@ -883,11 +883,18 @@ def rank_values(
     rows = rows[is_ranked]
     result.correlation[rows] = correlation[is_ranked]
     result.influence[rows] = np.where(length > 0, influence, 0.0)[is_ranked]
-    # sample correlations are below those of many pairs, by this much if labels are normal
-    tau = 2 / np.pi * np.arcsin(np.clip(2 * np.sin(np.pi * correlation / 6), -1, 1))
-    shortfall = 3 * (correlation - tau) / (within.informative + 1)
+    shortfall = _shortfall(correlation, within.informative)
     result.shortfall[rows] = shortfall[is_ranked]
     return result
+
+
+def _shortfall(correlation: Floats, pairs: Floats) -> Floats:
+    """Return by how much sample correlations are below those of many pairs, if labels are normal.
+
+    The expectation of a sample's is 3 (tau - rho) / (n + 1) above rho, and tau follows from rho.
+    """
+    tau = 2 / np.pi * np.arcsin(np.clip(2 * np.sin(np.pi * correlation / 6), -1, 1))
+    return np.asarray(3 * (correlation - tau) / (pairs + 1))
 
 
 class _Ranked(NamedTuple):

@@ -384,83 +384,120 @@ def fit_link(
     bend = Bend(float(values[0]), float(values[-1]))
     mixed = bend.of(predicted)
     weight_R = np.ones(len(mixed)) if weight is None else weight
-    number = level.astype(np.int64)
-    classes = len(prior) + 1
     # of the expected latent values of a standard normal variable, the variance that they explain
     shares = np.diff(np.concatenate([[0.0], ndtr(prior), [1.0]]))
     unit = float(shares @ np.square(values))
     told = float(np.average(np.square(mixed / unit), weights=weight_R))
+    loss = _LinkLoss(mixed, level.astype(np.int64), weight_R, prior, unit, told)
     pair = np.arange(len(mixed)) if pair is None else pair
     group = pair if group is None else group
-    pairs, groups = effective_groups(pair, weight), effective_groups(group, weight)
-    is_flat = told < LEAST_SHARE  # nothing is distinguished
+    pairs = effective_groups(pair, weight)
+    # a pair of several regimes has a group in each
+    groups = min(pairs, effective_groups(group, weight))
 
-    def usual_thresholds(ratio: float) -> Floats:
-        # latent values that vary more have thresholds that are further out for the same shares
-        return np.asarray(prior * np.sqrt(1 + ratio**2 * told))
-
-    def unpack(values: Floats) -> tuple[float, Floats]:
-        gaps = np.exp(values[2:])
-        return float(values[0]), values[1] + np.concatenate([[0.0], np.cumsum(gaps)])
-
-    def loss(values: Floats, trust: float) -> tuple[float, Floats]:
-        ratio, ends = unpack(values)
-        latent = ratio / unit * mixed
-        step = _steps(latent, number, ends)
-        off = (ends - usual_thresholds(ratio)) / THRESHOLD_SPREAD**2
-        total = -float(weight_R @ step.log_likelihood)
-        total += trust * (ratio - 1) ** 2 / (2 * SLOPE_SPREAD**2)
-        total += trust * THRESHOLD_SPREAD**2 * float(off @ off) / 2
-        by_ratio = -float((weight_R * step.gradient) @ mixed) / unit
-        by_ratio += trust * (ratio - 1) / SLOPE_SPREAD**2
-        by_ratio -= trust * float(off @ prior) * ratio * told / np.sqrt(1 + ratio**2 * told)
-        by_ends = step.by_thresholds(number, weight_R) + trust * off
-        from_end = np.cumsum(by_ends[::-1])[::-1]
-        by_gaps = from_end[1:] * np.exp(values[2:])
-        return total, np.concatenate([[by_ratio, from_end[0]], by_gaps])
-
-    from scipy.optimize import minimize  # takes 0.3 s, which predictions can spare
-
-    ends = usual_thresholds(1.0)
-    start = np.concatenate([[1.0, ends[0]], np.log(np.maximum(np.diff(ends), 1e-3))])
-    slopes = (1.0, 1.0) if is_flat else (0.0, MOST_RATIO)
-    bounds = [slopes, (-MOST_LATENT, MOST_LATENT), *[(-12.0, 3.0)] * (classes - 2)]
-
-    def fitted(share: float) -> tuple[float, float, Floats]:
+    def trust_if(share: float) -> float:
         # dependent pairs count for less beside what is known before
-        trust = len(mixed) / pairs * (1 + (pairs / groups - 1) * share)
-        found = minimize(loss, start, (trust,), jac=True, method="L-BFGS-B", bounds=bounds)
-        return trust, *unpack(np.asarray(found.x, np.float64))
+        return len(mixed) / pairs * (1 + (pairs / groups - 1) * share)
 
-    trust, ratio, ends = fitted(USUAL_SHARE)
+    trust = trust_if(USUAL_SHARE)
+    ratio, ends = loss.least(trust)
     if pairs > groups:
-        gradient = _steps(ratio / unit * mixed, number, ends).gradient
-        trust, ratio, ends = fitted(_share_in_common(gradient, weight_R, pair, group))
-    slope = ratio / unit
-    information = weight_R * _steps(slope * mixed, number, ends).information / trust
+        gradient = loss.steps(ratio, ends).gradient
+        trust = trust_if(_share_in_common(gradient, weight_R, pair, group))
+        ratio, ends = loss.least(trust)
     ordered = np.sort(predicted)
     outermost = min(OUTERMOST, (len(ordered) + 1) // 2) - 1
-    # of a shift of all thresholds, and of the slope
-    both = -float(information @ mixed)
-    of_slope = float(information @ np.square(mixed)) + (unit / SLOPE_SPREAD) ** 2
-    of_threshold = float(information.sum()) + 1 / THRESHOLD_SPREAD**2
-    determinant = of_threshold * of_slope - both**2
-    # few groups hardly tell what they have in common: an interval is one of Student's t
-    factor = CROSS_VALIDATED * (stdtrit(PRIOR_GROUPS + groups - 1, 0.95) / WITHIN) ** 2
-    scale = factor / determinant
-    of_all_pairs = np.square(OF_ALL_PAIRS * slope)
-    errors = (scale * of_slope, scale * of_threshold + of_all_pairs, -scale * both)
-    if is_flat:
-        errors = (factor / of_threshold, 0.0, 0.0)
     return ClassLink(
-        slope=slope,
+        slope=ratio / unit,
         unit=unit,
         told=min(1.0, told),
         thresholds=tuple(ends.tolist()),
         bend=bend,
         ends=(float(ordered[outermost]), float(ordered[-1 - outermost])),
-        errors=errors,
+        errors=loss.errors(ratio, ends, trust, groups),
     )
+
+
+class _LinkLoss(NamedTuple):
+    """Hold the R held-out pairs of a link, whose log loss it has, and what it is pulled to.
+
+    A link is given by its slope relative to that of expected latent values, and its thresholds.
+    """
+
+    mixed: Floats
+    """Bent predictions."""
+    level: Ints
+    weight: Floats
+    prior: Floats
+    """`class_thresholds` of all pairs, (C - 1,)."""
+    unit: float
+    """Variance that expected latent values explain."""
+    told: float
+    """Mean square of the predictions in this unit."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Return whether predictions distinguish nothing."""
+        return self.told < LEAST_SHARE
+
+    def steps(self, ratio: float, ends: Floats) -> _Steps:
+        """Return the derivatives of the log-likelihood of each pair."""
+        return _steps(ratio / self.unit * self.mixed, self.level, ends)
+
+    def least(self, trust: float) -> tuple[float, Floats]:
+        """Return the link with the least loss; what is known before counts as `trust` says."""
+        from scipy.optimize import minimize  # takes 0.3 s, which predictions can spare
+
+        ends = self._usual_thresholds(1.0)
+        start = np.concatenate([[1.0, ends[0]], np.log(np.maximum(np.diff(ends), 1e-3))])
+        slopes = (1.0, 1.0) if self.is_flat else (0.0, MOST_RATIO)
+        gaps = [(-12.0, 3.0)] * (len(ends) - 1)
+        bounds = [slopes, (-MOST_LATENT, MOST_LATENT), *gaps]
+        found = minimize(self._of, start, (trust,), jac=True, method="L-BFGS-B", bounds=bounds)
+        return self._unpack(np.asarray(found.x, np.float64))
+
+    def errors(
+        self, ratio: float, ends: Floats, trust: float, groups: float
+    ) -> tuple[float, float, float]:
+        """Return the `ClassLink.errors` of a link of so many effective groups."""
+        # few groups hardly tell what they have in common: an interval is one of Student's t
+        factor = CROSS_VALIDATED * (stdtrit(PRIOR_GROUPS + groups - 1, 0.95) / WITHIN) ** 2
+        information = self.weight * self.steps(ratio, ends).information / trust
+        # of a shift of all thresholds, and of the slope
+        both = -float(information @ self.mixed)
+        of_slope = float(information @ np.square(self.mixed)) + (self.unit / SLOPE_SPREAD) ** 2
+        of_threshold = float(information.sum()) + 1 / THRESHOLD_SPREAD**2
+        if self.is_flat:
+            return factor / of_threshold, 0.0, 0.0
+        scale = factor / (of_threshold * of_slope - both**2)
+        of_all_pairs = np.square(OF_ALL_PAIRS * (ratio / self.unit))
+        return scale * of_slope, scale * of_threshold + of_all_pairs, -scale * both
+
+    def _usual_thresholds(self, ratio: float) -> Floats:
+        # latent values that vary more have thresholds that are further out for the same shares
+        return np.asarray(self.prior * np.sqrt(1 + ratio**2 * self.told))
+
+    @staticmethod
+    def _unpack(values: Floats) -> tuple[float, Floats]:
+        gaps = np.exp(values[2:])
+        return float(values[0]), values[1] + np.concatenate([[0.0], np.cumsum(gaps)])
+
+    def _of(self, values: Floats, trust: float) -> tuple[float, Floats]:
+        """Return the loss and its derivatives by slope, first threshold and logarithms of gaps."""
+        ratio, ends = self._unpack(values)
+        step = self.steps(ratio, ends)
+        off = (ends - self._usual_thresholds(ratio)) / THRESHOLD_SPREAD**2
+        total = -float(self.weight @ step.log_likelihood)
+        total += trust * (ratio - 1) ** 2 / (2 * SLOPE_SPREAD**2)
+        total += trust * THRESHOLD_SPREAD**2 * float(off @ off) / 2
+        by_ratio = -float((self.weight * step.gradient) @ self.mixed) / self.unit
+        by_ratio += trust * (ratio - 1) / SLOPE_SPREAD**2
+        widening = np.sqrt(1 + ratio**2 * self.told)
+        by_ratio -= trust * float(off @ self.prior) * ratio * self.told / widening
+        by_ends = step.by_thresholds(self.level, self.weight) + trust * off
+        from_end = np.cumsum(by_ends[::-1])[::-1]
+        by_gaps = from_end[1:] * np.exp(values[2:])
+        return total, np.concatenate([[by_ratio, from_end[0]], by_gaps])
 
 
 def _share_in_common(gradient: Floats, weight: Floats, pair: Ints, group: Ints) -> float:

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from abag.core.arrays import Ints
+    from abag.core.arrays import Floats, Ints
     from abag.embed.tables.chains import Kind
     from abag.head.labels.features import ReadFeatures
     from abag.head.models.pair_vectors import PairVectors
-    from abag.head.models.residue_kernel import SideColumns
+    from abag.head.models.residue_kernel import Exchange, SideColumns
     from abag.head.predictor.parts import Mixture
     from abag.head.predictor.predictor import Predictor, Scorer
 
@@ -218,27 +218,34 @@ def _contributions(
         for model in models:
             references |= {side.kind: side.one_hot.reference for side in model.compared}
             for exchange in exchanges(model, vectors):
-                seen_V = np.frombuffer(exchange.letters.encode(), np.uint8)
-                others_P = (exchange.own_P[:, None] != seen_V).sum(axis=1)
-                pairs = np.flatnonzero((weight_P > 0) & (others_P > 0))
-                loss_RV = exchange.loss_PV[pairs] * weight_P[pairs, None] / len(models)
-                of_reference = exchange.letters.index(chr(exchange.reference))
-                columns = {
-                    "pair": pairs,
-                    "side": KINDS.index(exchange.kind),
-                    "place": exchange.place,
-                    "residue": exchange.own_P[pairs],
-                    "reference": exchange.reference,
-                    "contribution": loss_RV.sum(axis=1) / others_P[pairs],
-                    "against_reference": loss_RV[:, of_reference],
-                }
-                frames.append(pd.DataFrame(columns))
+                frames.append(_at_place(exchange, weight_P / len(models)))
     every = pd.concat(frames) if frames else nothing
     table = every.groupby(_PLACE, as_index=False).sum()
     return _Contributions(table, references, vectors, used)
 
 
 _PLACE = ["pair", "side", "place", "residue", "reference"]
+
+
+def _at_place(exchange: Exchange, weight_P: Floats) -> pd.DataFrame:
+    """Return what the letters of one place contribute to pairs in which they have weight, (P,).
+
+    Letters without any other in training are left out.
+    """
+    seen_V = np.frombuffer(exchange.letters.encode(), np.uint8)
+    others_P = (exchange.own_P[:, None] != seen_V).sum(axis=1)
+    pairs = np.flatnonzero((weight_P > 0) & (others_P > 0))
+    loss_RV = exchange.loss_PV[pairs] * weight_P[pairs, None]
+    columns = {
+        "pair": pairs,
+        "side": KINDS.index(exchange.kind),
+        "place": exchange.place,
+        "residue": exchange.own_P[pairs],
+        "reference": exchange.reference,
+        "contribution": loss_RV.sum(axis=1) / others_P[pairs],
+        "against_reference": loss_RV[:, exchange.letters.index(chr(exchange.reference))],
+    }
+    return pd.DataFrame(columns)
 
 
 def _residue_weights(

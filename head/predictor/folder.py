@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from abag.head.training.inputs import RunInputs, SplitInputs
 
 
-SCHEMA = 20
+SCHEMA = 21
 PREDICTOR = "predictor"
 """Folder of the predictor of a run."""
 _MISMATCHES = (
@@ -202,22 +202,10 @@ def save_predictor(
     `vectors` are those that it was trained on, whose encoders may have adapters.
     """
     make_folder(folder)
-    tensors = {**predictor.parts.arrays()}
-    for kind, noise in predictor.noise.items():
-        tensors[f"noise.{kind}.keys"] = noise.keys
-        tensors[f"noise.{kind}.factor"] = noise.factor
-    for number, factor_by_value in enumerate(predictor.category_noise.values()):
-        factor = np.array(list(factor_by_value.values()), np.float64)
-        if (factor != 1).any():
-            tensors[f"noise.category.{number}"] = factor
+    tensors = {**predictor.parts.arrays(), **_noise_arrays(predictor)}
     for known in predictor.seen.values():
         tensors |= known.arrays()
-    for kind, stored in vectors.items():
-        adapter = stored.folder.adapter_files() if stored.views else {}
-        for name, adapter_file in adapter.items():
-            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
-            make_folder(path.parent)
-            write_bytes(path, adapter_file)
+    _write_adapters(folder, vectors)
     record = PredictorRecord(
         parts=predictor.parts.settings(),
         regimes=tuple(predictor.regimes.values()),
@@ -246,6 +234,19 @@ def save_predictor(
     return digest
 
 
+def _noise_arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
+    """Return the factors of the variance of errors that are not 1, and the keys they belong to."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for kind, noise in predictor.noise.items():
+        arrays[f"noise.{kind}.keys"] = noise.keys
+        arrays[f"noise.{kind}.factor"] = noise.factor
+    for number, factor_by_value in enumerate(predictor.category_noise.values()):
+        factor = np.array(list(factor_by_value.values()), np.float64)
+        if (factor != 1).any():
+            arrays[f"noise.category.{number}"] = factor
+    return arrays
+
+
 def _vector_spec(vectors: StoredVectors, seen: KnownSequences) -> VectorSpec:
     views = []
     for view in vectors.views:
@@ -261,6 +262,16 @@ def _vector_spec(vectors: StoredVectors, seen: KnownSequences) -> VectorSpec:
         )
         views.append(spec)
     return VectorSpec(views=tuple(views), training_sequences=len(seen.keys))
+
+
+def _write_adapters(folder: Path, vectors: Mapping[Kind, StoredVectors]) -> None:
+    """Copy the encoders' adapters, so that users of the predictor can encode with them."""
+    for kind, stored in vectors.items():
+        adapter = stored.folder.adapter_files() if stored.views else {}
+        for name, content in adapter.items():
+            path = folder.joinpath(f"{kind}-adapter", *Path(name).parts[1:])
+            make_folder(path.parent)
+            write_bytes(path, content)
 
 
 def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = None) -> Predictor:
@@ -292,19 +303,6 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
     places = {kind: folder / f"{kind}-adapter" for kind in KINDS}
     with _refusing(folder / WEIGHTS, f"does not match {RECORD}", *_MISMATCHES):
         _check_values(record, tensors)
-        category_noise: dict[str, dict[str, float]] = {}
-        categories = () if record.features is None else record.features.categories
-        for number, column in enumerate(categories):
-            if f"noise.category.{number}" in tensors:
-                factor = _factors(tensors, f"noise.category.{number}", len(column.values))
-                by_value = dict(zip(column.values, factor.tolist(), strict=True))
-                category_noise[column.name] = by_value
-        noise: dict[Kind, KnownNoise] = {}
-        for kind in KINDS:
-            if f"noise.{kind}.keys" not in tensors or f"noise.{kind}.factor" not in tensors:
-                continue
-            keys = checked_array(tensors, f"noise.{kind}.keys", (None, 16), np.uint8)
-            noise[kind] = KnownNoise(keys, _factors(tensors, f"noise.{kind}.factor", len(keys)))
         predictor = Predictor(
             Parts.load(record.parts, tensors, _trial(record)),
             {regime.name: regime for regime in record.regimes},
@@ -313,8 +311,8 @@ def load_predictor(path: Path | str, *, embed: Callable[..., object] | None = No
             {kind: KnownSequences.load(kind, tensors) for kind in KINDS},
             record.chains,
             record.label_sd,
-            noise=noise,
-            category_noise=category_noise,
+            noise=_load_noise(tensors),
+            category_noise=_load_category_noise(tensors, record.features),
             layout=record.layout,
             store=store,
             no_store=no_store,
@@ -430,6 +428,17 @@ def _check_values(record: PredictorRecord, tensors: Mapping[str, NDArray[Any]]) 
         check_weights(regime.name, regime.mixture.weights, record.parts)
 
 
+def _load_noise(tensors: Mapping[str, NDArray[Any]]) -> dict[Kind, KnownNoise]:
+    """Restore the factors of sequences; ValueError if they are no such."""
+    noise: dict[Kind, KnownNoise] = {}
+    for kind in KINDS:
+        if f"noise.{kind}.keys" not in tensors or f"noise.{kind}.factor" not in tensors:
+            continue
+        keys = checked_array(tensors, f"noise.{kind}.keys", (None, 16), np.uint8)
+        noise[kind] = KnownNoise(keys, _factors(tensors, f"noise.{kind}.factor", len(keys)))
+    return noise
+
+
 def _factors(tensors: Mapping[str, NDArray[Any]], name: str, number: int) -> Floats:
     """Restore factors of a variance, (N,); ValueError if they are no such."""
     factor = checked_array(tensors, name, (number,), np.float64)
@@ -437,6 +446,18 @@ def _factors(tensors: Mapping[str, NDArray[Any]], name: str, number: int) -> Flo
         msg = f"{name} has factors that are not above 0"
         raise ValueError(msg)
     return factor
+
+
+def _load_category_noise(
+    tensors: Mapping[str, NDArray[Any]], features: FeatureColumns | None
+) -> dict[str, dict[str, float]]:
+    """Restore the factors of values of categories; ValueError if they are no such."""
+    factors: dict[str, dict[str, float]] = {}
+    for number, column in enumerate(features.categories if features is not None else ()):
+        if f"noise.category.{number}" in tensors:
+            factor = _factors(tensors, f"noise.category.{number}", len(column.values))
+            factors[column.name] = dict(zip(column.values, factor.tolist(), strict=True))
+    return factors
 
 
 def _trial(record: PredictorRecord) -> PairVectors:

@@ -758,7 +758,7 @@ def _fit_factors(
     """Return the factors of N groups of pairs, and multiply the sigma of each held-out pair.
 
     `index` is the group of each pair, (P,). Without `MANY_PAIRS`, a group of which folds predict
-    some pairs badly does not get a larger sigma than predictions of the mean would have.
+    some pairs badly does not get a larger sigma than its own mean would have, or that of all pairs.
     """
     rows = np.concatenate([regime.tested.rows for regime in held_out])
     error = pairs.pkd[rows] - np.concatenate([regime.predicted for regime in held_out])
@@ -768,7 +768,11 @@ def _fit_factors(
     noise = fit_sequence_noise(np.square(error / sigma)[tells], told, rows[tells], number)
     count_N = np.bincount(told, minlength=number)
     square_N = np.bincount(told, np.square(sigma[tells]), minlength=number)
-    most_N = np.maximum(1.0, pairs.label_sd**2 * count_N / np.maximum(square_N, SMALLEST**2))
+    label = pairs.pkd[rows[tells]]
+    mean_N: Floats = np.bincount(told, label, minlength=number) / np.maximum(count_N, 1)
+    own_N = np.bincount(told, np.square(label - mean_N[told]), minlength=number)
+    by_mean_N = np.maximum(own_N, pairs.label_sd**2 * count_N)
+    most_N: Floats = np.maximum(1.0, by_mean_N / np.maximum(square_N, SMALLEST**2))
     most_N[np.bincount(index[distinct(rows[tells])], minlength=number) >= MANY_PAIRS] = np.inf
     factor_N = np.minimum(noise.factor_N, most_N)
     factor_R = factor_N[index[rows]]  # of others, which are left out anyway

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,8 +24,9 @@ from abag.core.errors import SplitError
 from abag.core.messages import counted, say
 from abag.core.options import user_path
 from abag.embed.tables.chains import KINDS, Kind
+from abag.embed.tables.pairs import SequenceTable
 from abag.embed.tables.table import read_texts
-from abag.head.labels.labelled_pairs import number_replicates
+from abag.head.labels.labelled_pairs import LabelledPairs, number_replicates
 from abag.head.labels.options import SplitOptions
 from abag.head.regimes.relations import NONE
 from abag.head.regimes.sides import Side, Sides, sides_of
@@ -274,6 +275,14 @@ class RegimesOfTable:
             del by_name[self.usual.name]
             by_name[by_pairs.regime.name] = by_pairs
         return [by_name[name] for name in REGIMES if name in by_name]
+
+    def measure_mutations(self) -> MeasuredRegime:
+        """Return the regime of new mutations with its folds, or with the reason for none."""
+        regime = REGIMES[self.of_mutations]
+        by_name = {
+            measured.regime.name: measured for measured in self._of_set(_to_hold_out(regime))
+        }
+        return by_name[regime.name]
 
     def _of_set(self, held: tuple[Kind, ...]) -> list[MeasuredRegime]:
         """Measure the regimes of the folds that hold out sequences of some sides."""
@@ -637,9 +646,7 @@ def split_by_mutations(table: RegimesOfTable, options: SplitOptions) -> list[Spl
             "expected one cluster with more than half of the pairs. Use another --split."
         )
         raise SplitError(msg)
-    regime = REGIMES[table.of_mutations]
-    by_name = {measured.regime.name: measured for measured in table._of_set(_to_hold_out(regime))}
-    measured = by_name[regime.name]
+    measured = table.measure_mutations()
     if measured.why_not:
         msg = f"--split mutations: {measured.why_not}. Use another --split."
         raise SplitError(msg)
@@ -658,15 +665,7 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     parts = part_names(cells[labelled], f"{pairs.table.source}: column {column!r}")
     has_parts = bool((parts.notna() & (parts != "unused")).any())
     if has_parts:
-        other = parts.index[parts.isna()]
-        if len(other):
-            at = int(pairs.table.frame.index.get_indexer(other[:1])[0])
-            others = f" ({counted(len(other), 'such row')})" if len(other) > 1 else ""
-            msg = (
-                f"{pairs.table.describe_cell(at, column)} is not the name of a part, as other "
-                f"cells are; expected train, validation, test or an empty cell{others}. Correct it."
-            )
-            raise SplitError(msg)
+        _refuse_other_names(pairs.table, column, parts)
     values = parts if has_parts else cells[labelled]
     of_row = pairs.table.antibodies.of_row * len(frame) + pairs.table.antigens.of_row
     values_per_pair = values.groupby(of_row[labelled]).nunique()
@@ -679,13 +678,7 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
             f"is where the first of these is, {order}"
         )
         rank = values.map(RANKS) if has_parts else values
-        # the replicate of each pair with the least rank, whatever the order of the rows
-        assert pairs.usable is not None
-        rows = pairs.usable[["row"]].assign(pair=number_replicates(pairs.usable))
-        rows["rank"] = rank.reindex(cells.index).iloc[rows["row"]].to_numpy()
-        first = rows.sort_values(["rank", "row"]).groupby("pair")["row"].first()
-        of_pairs = rows.set_index("row")["pair"].reindex(pairs.row)
-        chosen = np.asarray(first.reindex(of_pairs), np.int64)
+        chosen = _rows_of_least(pairs, rank.reindex(cells.index))
     values = values.reindex(cells.index).iloc[chosen]
     if has_parts:
         _refuse_cross_validation(options, f"column {column!r}")
@@ -705,12 +698,38 @@ def split_by_column(table: RegimesOfTable, options: SplitOptions) -> list[Split]
     return splits
 
 
+def _rows_of_least(pairs: LabelledPairs, rank: pd.Series[Any]) -> Ints:
+    """Return the replicate of each pair with the least rank, (P,), whatever the order of the rows.
+
+    `rank`, (R,), is that of all rows of the table.
+    """
+    assert pairs.usable is not None
+    rows = pairs.usable[["row"]].assign(pair=number_replicates(pairs.usable))
+    rows["rank"] = rank.iloc[rows["row"]].to_numpy()
+    first = rows.sort_values(["rank", "row"]).groupby("pair")["row"].first()
+    of_pairs = rows.set_index("row")["pair"].reindex(pairs.row)
+    return np.asarray(first.reindex(of_pairs), np.int64)
+
+
 def _refuse_cross_validation(options: SplitOptions, where: str) -> None:
     """Refuse folds and repetitions beside parts that are named: they would divide nothing."""
     if options.cross_validates:
         msg = (
             f"--split {options.split}: {where} names the parts; expected no --folds or --repeats "
             "beside it (0 and 1). Leave them out."
+        )
+        raise SplitError(msg)
+
+
+def _refuse_other_names(table: SequenceTable, column: str, parts: pd.Series[Any]) -> None:
+    """Refuse cells that name no part in a column of parts: as groups, they would mix its parts."""
+    other = parts.index[parts.isna()]
+    if len(other):
+        at = int(table.frame.index.get_indexer(other[:1])[0])
+        others = f" ({counted(len(other), 'such row')})" if len(other) > 1 else ""
+        msg = (
+            f"{table.describe_cell(at, column)} is not the name of a part, as other cells are; "
+            f"expected train, validation, test or an empty cell{others}. Correct it."
         )
         raise SplitError(msg)
 

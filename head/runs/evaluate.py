@@ -73,6 +73,7 @@ from abag.head.regimes.splits import (
     REGIMES,
     VARIANT,
     PairGroups,
+    Regime,
     pair_keys,
     with_clusters,
     without_absent,
@@ -381,10 +382,21 @@ def _evaluate_table(
     strong_pkd = chosen.strong
     if strong_pkd is None:
         strong_pkd = strong_threshold(saved.config["select"], saved.quantity)
+    return _score_table(saved, predictor, pairs, chosen.store, strong_pkd)
+
+
+def _score_table(
+    saved: SavedRun,
+    predictor: Predictor,
+    pairs: LabelledPairs,
+    store: Path | str | None,
+    strong_pkd: float | None,
+) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Score the pairs of a table by what is new about them; return the scores of each, too."""
     identities = {name: saved.config[name] for name in ("antibody_identity", "antigen_identity")}
     groups = PairGroups(pairs, SplitOptions(**identities))
     pairs = with_clusters(groups)
-    scores_by_row, baselines = _score_pairs(predictor, pairs, chosen.store)
+    scores_by_row, baselines = _score_pairs(predictor, pairs, store)
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
     keys_of_run = pd.MultiIndex.from_frame(saved.trained[KEYS])
     is_trained = pd.MultiIndex.from_frame(pair_keys(pairs)).isin(keys_of_run)
@@ -460,21 +472,7 @@ def _score_regimes(
     regimes = list[RegimeScore]()
     for name, regime in REGIMES.items():
         rows = np.flatnonzero(regime_of_pair == name)
-        levels = dict(zip(KINDS, regime.levels, strict=True))
-        kinds = regime.new or KINDS
-        sides = [_counted(predictor, groups, kind, levels[kind])[rows] for kind in kinds]
-        if not regime.new:  # a pair is a measurement of its clusters
-            sides = [np.unique(np.stack(sides), axis=1, return_inverse=True)[1].reshape(-1)]
-        tested = TestedPairs(
-            rows,
-            pairs.pkd[rows],
-            np.zeros(len(rows), np.int64),
-            pairs.antibody[rows],
-            pairs.antigen[rows],
-            sides,
-            weight=weights_of(pairs.share, rows),
-            censored=pairs.censored[rows],
-        )
+        tested = _tested_pairs(predictor, groups, rows, regime)
         if np.count_nonzero(tested.is_exact) < LEAST_ROWS:
             continue
         _, used = predictor.applied(name)
@@ -516,6 +514,29 @@ def _counted(predictor: Predictor, groups: PairGroups, kind: Kind, level: int) -
         return groups.pairs.index(kind)  # of a library, clusters would be too few
     is_strain = kind == "antigen" and level == VARIANT
     return groups.near_antigen if is_strain else groups.of_method(kind)
+
+
+def _tested_pairs(
+    predictor: Predictor, groups: PairGroups, rows: Ints, regime: Regime
+) -> TestedPairs:
+    """Take the rows of a regime, all in one fold, grouped by what is new about them."""
+    pairs = groups.pairs
+    levels = dict(zip(KINDS, regime.levels, strict=True))
+    kinds = regime.new or KINDS
+    sides = [_counted(predictor, groups, kind, levels[kind])[rows] for kind in kinds]
+    if not regime.new:  # a pair is a measurement of its clusters
+        sides = [np.unique(np.stack(sides), axis=1, return_inverse=True)[1].reshape(-1)]
+    fold = np.zeros(len(rows), np.int64)
+    return TestedPairs(
+        rows,
+        pairs.pkd[rows],
+        fold,
+        pairs.antibody[rows],
+        pairs.antigen[rows],
+        sides,
+        weight=weights_of(pairs.share, rows),
+        censored=pairs.censored[rows],
+    )
 
 
 def _score_shift(

@@ -261,7 +261,7 @@ def _wait_for(running: Sequence[Future[None]], stop: list[int], draw: Callable[[
             raise error
 
 
-SCHEMA = 7
+SCHEMA = 8
 """Version of the format; raise it when the tensors or the state change."""
 _DELETE = "Delete it to resume from the previous checkpoint."
 
