@@ -273,7 +273,8 @@ _OF_ANTIBODIES = ("heavy", "light", "antibody", "antibody_name", "id", "mutation
 """Roles of columns that say which antibody a row has."""
 _NUMBER = re.compile(r"\s*[<>=~≤≥]*\s*[-+]?[\d.,\s]*\d[\d.,\s]*(e[-+]?\d+)?\s*", re.IGNORECASE)
 """A label or bound, also one that is then refused for its decimal comma."""
-_UNIT_OF_CELL = re.compile(r"\s*([fpnuµμm]?M|[pnuµμm]?g\s?/\s?m?L)\s*$", re.IGNORECASE)
+UNIT_IN_CELL = r"(?:[munpfµμ]?M|[munpµμ]?g\s?/\s?m?[lL])"
+_UNIT_OF_CELL = re.compile(rf"\s*{UNIT_IN_CELL}\s*$", re.IGNORECASE)
 _CLASS = re.compile(
     "yes|no|y|n|true|false|t|f|[+]+|[+]/-|±|-|pos(itive)?|neg(ative)?|none|weak|low|medium|high|"
     "strong|(non?[ -]?)?(binder|binding)",

@@ -26,12 +26,9 @@ from scipy.special import ndtr, ndtri
 from abag.core.arrays import Floats, Ints
 from abag.embed.tables.chains import KINDS
 from abag.head.labels.headers import Quantity
-from abag.head.predictor.options import RuleName
+from abag.head.predictor.options import EXPLORE, RuleName
 from abag.head.predictor.weigh import certain_labels
 from abag.head.regimes.splits import mean_product
-
-EXPLORE = 0.5
-"""Sigmas that ``ucb`` adds by default; 1 found fewer of the best pairs in campaigns."""
 
 
 class Aim(NamedTuple):

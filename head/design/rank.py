@@ -26,7 +26,6 @@ from abag.embed.tables.chains import KINDS, Kind
 from abag.embed.tables.layout import NOTHING
 from abag.embed.tables.table import TableLike
 from abag.head.design.batches import (
-    EXPLORE,
     RULES,
     Aim,
     Expectation,
@@ -58,7 +57,7 @@ from abag.head.design.candidates import (
 from abag.head.evaluation.scores import is_by_chance
 from abag.head.labels.headers import OUTSIDE, PKD, SECOND_COLUMNS, Quantity
 from abag.head.predictor.folder import load_predictor
-from abag.head.predictor.options import RankOptions
+from abag.head.predictor.options import EXPLORE, RankOptions
 from abag.head.predictor.predictor import Predictor
 from abag.head.predictor.scoring import (
     check_table_out,

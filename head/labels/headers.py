@@ -25,6 +25,7 @@ from abag.core.errors import OptionError
 from abag.core.messages import printable, quoted
 from abag.core.options import parse
 from abag.embed.tables.table import (
+    UNIT_IN_CELL,
     CellNumbers,
     listed_cells,
     plain_number,
@@ -579,9 +580,7 @@ def _one_quantity(quantities: set[str], unit: str) -> str:
 # ---- cells with a unit of their own, such as ">10 µM" ------------------------------------------
 
 
-_WITH_UNIT = re.compile(
-    r"(?P<number>.*[0-9.⁰¹²³⁴⁵⁶⁷⁸⁹)])\s*(?P<unit>[munpfµμ]?M|[munpµμ]?g\s?/\s?m?[lL])\s*"
-)
+_WITH_UNIT = re.compile(rf"(?P<number>.*[0-9.⁰¹²³⁴⁵⁶⁷⁸⁹)])\s*(?P<unit>{UNIT_IN_CELL})\s*")
 _NUMBER = re.compile(
     r"(?P<relation>[\s<>≥≤=~]*)(?P<digits>[0-9.]*[0-9]|[0-9][0-9.,]*)(?P<power>[eE][-+]?[0-9]+)?"
 )

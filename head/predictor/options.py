@@ -345,6 +345,8 @@ def _read_range(text: str) -> PositionRange:
 
 
 RuleName: TypeAlias = Literal["mean", "ucb", "improvement", "probability"]
+EXPLORE = 0.5
+"""Sigmas that ``ucb`` adds by default; 1 found fewer of the best pairs in campaigns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,7 +361,11 @@ class RankOptions(TableOptions, group="Choice"):
         "a pKd of --above or more.",
     )
     explore: float | None = option(
-        None, low=0, metavar="K", default_text="0.5", help="How often --rule ucb adds sigma_model."
+        None,
+        low=0,
+        metavar="K",
+        default_text=f"{EXPLORE:g}",
+        help="How often --rule ucb adds sigma_model.",
     )
     best: float | None = option(
         None,
