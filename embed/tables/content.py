@@ -12,6 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from abag.core.errors import TableError
 from abag.core.messages import quoted
@@ -184,11 +186,13 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     Few cells are enough: those that are too short for a domain, such as notes, are not counted.
     """
     row_of_text: dict[str, int] = {}
-    column = table.frame[name].iloc[:CHUNK_ROWS]
-    rows = np.arange(len(column))
-    if isinstance(column.dtype, pd.StringDtype):  # text files have many columns of short ones
-        lengths = column.str.len().to_numpy(np.float64, na_value=0)
-        rows = np.flatnonzero(lengths >= WHOLE_DOMAIN)
+    column = table.frame[name]
+    rows = np.arange(min(len(column), CHUNK_ROWS))
+    if isinstance(column.dtype, pd.StringDtype):  # text files have 10,000 columns of short ones
+        lengths = pc.utf8_length(pa.array(column.array[:CHUNK_ROWS]))
+        rows = np.flatnonzero(np.asarray(lengths) >= WHOLE_DOMAIN)
+    if not len(rows):
+        return []
     for row, cell in zip(rows.tolist(), listed_cells(column.iloc[rows]), strict=True):
         if isinstance(cell, str) and len(cell) >= WHOLE_DOMAIN:
             row_of_text.setdefault(cell, row)

@@ -412,7 +412,7 @@ def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
     """
     # without a header: pandas would take the first fields of longer rows for an index, so that all
     # columns shift
-    top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    top: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False}
     top |= {"sep": separator, "skiprows": above}
     lines: list[list[str]] = []
     for rows in (3, 2):  # a third line of more fields is refused with its number

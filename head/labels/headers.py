@@ -38,6 +38,8 @@ USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
 FEWEST_FOR_SCALE = 10
 """Fewer values do not show how they are distributed."""
+MOST_NAMES = 50_000
+"""Names of columns that are remembered: a table of genes has 20,000, each read several times."""
 DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
 
@@ -371,6 +373,7 @@ _REWRITTEN = (
 """Spellings of one word in several."""
 
 
+@lru_cache(maxsize=MOST_NAMES)
 def plain_text(name: str) -> tuple[str, bool]:
     """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
@@ -442,7 +445,7 @@ def _take_minus(text: str, found: _Found) -> str:
     return text
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MOST_NAMES)
 def read_header(name: str) -> Header:
     """Read what the name of a column says, of an affinity and of any other quantity.
 
