@@ -268,7 +268,7 @@ def evaluate(
         strong = len(saved.quantity.classes) - 1.5
     saved.quantity.check_strong(chosen.strong)
     score_hits = partial(score_strong, quantity=saved.quantity)
-    summary: RunSummary = {**saved.summary, "run": str(run)}
+    summary = saved.summary.copy()
     remembered = saved.layout
     table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
     reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
