@@ -808,8 +808,12 @@ def _rows_of_object(text: str) -> list[dict[str, Any]]:
     if not whole:
         return []
     data = whole.get("data")
-    if isinstance(data, list) and {*whole} in ({"data"}, {"schema", "data"}):  # orient="table"
-        return data
+    lists = [value for value in whole.values() if isinstance(value, list)]
+    beside = [whole[name] for name in whole if whole[name] not in lists and name != "schema"]
+    if len(lists) == 1 and all(str(value).isdecimal() or value is None for value in beside):
+        (rows,) = lists  # beside counts, as of services; beside a schema of orient="table"
+        if "data" in whole or (rows and isinstance(rows[0], dict)):
+            return rows
     if isinstance(data, list) and {"columns"} <= {*whole} <= {"columns", "index", "data"}:
         refuse_repeated(whole["columns"])
         return [dict(zip(whole["columns"], row, strict=True)) for row in data]
