@@ -1221,3 +1221,4 @@ def test_yes_to_a_negation_is_not_what_is_better(name, better):
     assert labelled(table(**{name: words("non-binder", "binder")})).quantity.better == (
         "lower" if "polyreactive" in name else "higher"
     )
+    assert labelled(table(**{name: words("fail", "pass")})).quantity.better == "higher"

@@ -201,7 +201,7 @@ def _better_class(name: str, classes: tuple[str, ...]) -> Better:
 
     If a word for no is the positive one, as the user has chosen, it is.
     """
-    if _are_words_of(classes, _YES, _NO):
+    if _are_words_of(classes, _YES, _NO) or classes == ("fail", "pass"):
         return "higher"
     words = " ".join(_name_words(name))
     affirmed, negations = _NEGATIONS.subn("", words)
