@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from abag.core.errors import TableError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
@@ -400,23 +399,22 @@ def refuse_other_header(table: Table) -> None:
     """
     for name in map(str, table.names):
         if len(name) >= WHOLE_DOMAIN and name.isupper() and is_peptide(name):
-            msg = (
-                f"{table.source}: the first line holds a sequence, {quoted(name)}; expected the "
-                "names of the columns. Add a line with them, such as heavy,light,antigen,pKd."
+            table.refuse(
+                f"the first line holds a sequence, {quoted(name)}; expected the names of the "
+                "columns. Add a line with them, such as heavy,light,antigen,pKd.",
+                MissingColumn,
             )
-            raise MissingColumn(msg)
     first = table.frame.head(CHECKED_AT_MOST)
     for number, cells in enumerate(zip(*(listed_cells(first[x]) for x in first), strict=True)):
         names = [text for cell in cells if isinstance(cell, str) and (text := cell.strip())]
         if any(map(LONG_RUN.search, names)):  # a pair, beside the types of its chains
             return
         if len(may_hold(names, {}, SEQUENCE_ROLES)) > 1:
-            msg = (
-                f"{table.source}: row {table.first_row + number} holds "
-                f"{quote_some(names)}; expected the names of the columns in the first line. "
-                "Remove the lines above it."
+            table.refuse(
+                f"row {table.first_row + number} holds {quote_some(names)}; expected the names of "
+                "the columns in the first line. Remove the lines above it.",
+                MissingColumn,
             )
-            raise MissingColumn(msg)
 
 
 def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> None:
@@ -430,25 +428,22 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
     if exchanged and options.chains != "auto":
         heavy_option = column_option("heavy", columns.get("light", "NAME"))
         light_option = column_option("light", columns.get("heavy", "NAME"))
-        msg = (
-            f"{table.source}: most rows hold a light chain in the place of the heavy one, or the "
-            "reverse; expected heavy and light. Exchange the columns with "
-            f"{heavy_option} {light_option}, or use --chains auto."
+        table.refuse(
+            "most rows hold a light chain in the place of the heavy one, or the reverse; expected "
+            f"heavy and light. Exchange the columns with {heavy_option} {light_option}, or use "
+            "--chains auto."
         )
-        raise TableError(msg)
     # antigens may be antibodies, so that they alone decide nothing
     others = [role for role, content in held.items() if content == "antigen"]
     if not others or antigens is None or len(kinds) < len(KINDS):
         return
     content = role_by_content(table, antigens)
     if content not in ("antigen", ""):
-        msg = (
-            f"{table.source}: most antigens are variable domains of antibodies, and most "
-            "antibodies hold another chain; expected antibodies and antigens. Exchange the columns "
-            f"with {column_option(content, antigens)} "
-            f"{column_option('antigen', columns[others[0]])}."
+        table.refuse(
+            "most antigens are variable domains of antibodies, and most antibodies hold another "
+            "chain; expected antibodies and antigens. Exchange the columns with "
+            f"{column_option(content, antigens)} {column_option('antigen', columns[others[0]])}."
         )
-        raise TableError(msg)
 
 
 def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
