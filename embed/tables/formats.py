@@ -870,6 +870,9 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         msg = f"{path}: does not exist; expected a {kind} table. Check the path."
         raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
+        if not file.is_file():  # a pipe would be waited for
+            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+            raise TableError(msg)
         suffix = bare_suffix(file)
         if suffix not in FORMATS:
             msg = (
@@ -883,9 +886,6 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
                 f"{shell_quoted(options.table.sheet)}. Leave --sheet out."
             )
-            raise TableError(msg)
-        if not file.is_file():  # a pipe would be waited for
-            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
             raise TableError(msg)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open
