@@ -31,11 +31,9 @@ from abag.embed.tables.chains import (
     parse_chain,
 )
 from abag.embed.tables.columns import (
-    MissingColumn,
     column_option,
     quote_some,
     simplified,
-    with_found,
 )
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.options import MOST_RESIDUE, Numbering, TableOptions
@@ -589,19 +587,18 @@ def _find_mutations(
         return sorted(best, key=chain_of_column)
     if best:
         lines = " or ".join(column_option("mutations", name) for name in best)
-        msg = (
-            f"{table.source}: columns {quote_some(best)} hold mutations; expected one, or two "
-            f"called heavy_mutations and light_mutations. Rename them, or choose one with {lines}."
+        table.refuse(
+            f"columns {quote_some(best)} hold mutations; expected one, or two called "
+            f"heavy_mutations and light_mutations. Rename them, or choose one with {lines}.",
+            ColumnError,
         )
-        raise ColumnError(msg)
     if not is_needed:
         return []  # every row has the parent, and a variant of the antigen
-    problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
-    advice = (
+    table.refuse_missing(
+        "--parent: no column holds mutations such as A50G or H:A50G",
         "Name it with --column mutations=NAME, with --column mutation_position=NAME if positions "
-        "are in another, or leave --parent out."
+        "are in another, or leave --parent out.",
     )
-    raise MissingColumn(with_found(problem, table.names, advice))
 
 
 def find_parts(table: Table, name: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -697,7 +697,7 @@ def _with_names(
         if not all(_has_sequences(table, kind) for kind in named_kinds):
             distinct = [*dict.fromkeys(name for _, name, of_ending in names.of if not of_ending)]
             problem = (
-                f"{table.source}: no column holds names of --sequences {names.source}, such as "
+                f"no column holds names of --sequences {names.source}, such as "
                 f"{quote_names(distinct[:3])}"
             )
             advice = "Name it with --column antibody=NAME or --column antigen=NAME."
@@ -706,7 +706,7 @@ def _with_names(
                 advice = (
                     "Columns are called so: add --matrix if each holds the labels of one antigen."
                 )
-            raise MissingColumn(with_found(problem, table.names, advice))
+            table.refuse_missing(problem, advice)
         remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     return replace(
         references,
@@ -945,11 +945,11 @@ def _name_columns(
             fits.append(name)
     if len(fits) > 1:
         lines = " or ".join(column_option(role, name) for name in fits)
-        msg = (
-            f"{table.source}: columns {quote_names(fits)} hold names of {names.source}; expected "
-            f"one for {role}. Choose it with {lines}."
+        table.refuse(
+            f"columns {quote_names(fits)} hold names of {names.source}; expected one for {role}. "
+            f"Choose it with {lines}.",
+            ColumnError,
         )
-        raise ColumnError(msg)
     if not fits and kind == "antigen":
         return detected
     return {role: fits[0]} if fits else {}

@@ -110,11 +110,10 @@ class ColumnBeside:
                 is_label = roles[name] in ("pkd", "label")
                 what = "the label" if is_label else f"the {roles[name]} column"
                 noun = "an error" if role == "error" else f"a {role}"
-                msg = (
-                    f"{table.source}: column {name!r} is {what}; expected another column as "
-                    f"{noun}. Leave it out."
+                table.refuse(
+                    f"column {name!r} is {what}; expected another column as {noun}. Leave it out.",
+                    ColumnError,
                 )
-                raise ColumnError(msg)
         except ColumnError as error:
             return cls(name=name, role=role, is_absent=is_absent, refused=error)
         return cls(name=name, role=role)

@@ -38,6 +38,8 @@ USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
 FEWEST_FOR_SCALE = 10
 """Fewer values do not show how they are distributed."""
+MOST_NAMES = 50_000
+"""Names of columns that are remembered: a table of genes has 20,000, each read several times."""
 DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
 
@@ -270,7 +272,7 @@ _ALPHASEQ = ("alphaseqaffinity", "predaffinity")
 """Columns of AlphaSeq tables, which do not say their unit."""
 ALPHASEQ_UNIT: Label = "log10_kd_nm"
 ALPHASEQ_WORDS = "log10 of Kd in nM, lower is stronger"
-_NOT_SPLIT = ("kim", "kam", "dm", "kin")
+_NOT_SPLIT = ("kim", "kam", "dm", "kin", "am")
 """Words of few letters that are no quantity beside its unit."""
 _ONLY_LAST = ("j", *(f"{prefix}m" for prefix in _PREFIXES))
 """Units whose end is one letter: within a word, as in ``min`` and ``format``, they are none."""
@@ -335,8 +337,9 @@ _MASS = (
 )
 _UNKNOWN_FACTOR = (
     rf"\^|\de-\d|{_START}1\s*/|{_START}x?\s*10\s*-\s*\d|{_START}x(?=\s*\d)|{_START}[a-z]\s+m{_END}"
+    r"|[(\[]\s*\d+\s*[munpf]?m\s*[)\]]|[*/]\s*\d{2}"
 )
-"""A power, or a letter, that is of no known unit: ``(M) x 10-9``, ``(n M)``."""
+"""A power, factor or letter that is of no known unit: ``(M) x 10-9``, ``(10 nM)``, ``(n M)``."""
 _MOLES = (
     rf"{_START}(?P<prefix>milli|micro|nano|pico|femto|[munpf]?)[\s-]?"
     rf"(?:mol(?:es?)?{_BY}(?:l|lit(?:er|re))(?:{_INVERSE})?|molar){_END}"
@@ -371,6 +374,7 @@ _REWRITTEN = (
 """Spellings of one word in several."""
 
 
+@lru_cache(maxsize=MOST_NAMES)
 def plain_text(name: str) -> tuple[str, bool]:
     """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
@@ -442,7 +446,7 @@ def _take_minus(text: str, found: _Found) -> str:
     return text
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MOST_NAMES)
 def read_header(name: str) -> Header:
     """Read what the name of a column says, of an affinity and of any other quantity.
 
