@@ -618,7 +618,8 @@ def _bad_cells(table: Table, parsed: Mapping[Kind, ParsedColumn]) -> dict[int, B
 
 
 _COLUMNS = ("row", "kind", "reason", "text", "error")
-LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
+LISTED_ERRORS = 5  # of one reason, before an error lists rows alone
+LISTED_ROWS = 20  # of one error, before it counts the others
 _LEFT = "left as written"
 _STOPPED = "with a stop codon (*) behind the last residue of a chain, which is left out"
 _FOUND = {
@@ -761,15 +762,16 @@ class SkippedRows:
             advice = " Or skip it with --bad-rows skip." if kept else ""
             error = f"{first.error} {first.advice}".rstrip()
             return first.refusal(f"{source}: row {_place(row, first)}, {error}{advice}")
-        places_by_error: dict[str, list[str]] = {}
-        for row, cell in bad[:LISTED_ROWS]:
-            places_by_error.setdefault(cell.error, []).append(_place(row, cell))
+        by_reason: dict[str, dict[str, dict[str, None]]] = {}
+        for row, cell in bad:
+            places = by_reason.setdefault(cell.reason, {})
+            said = f", {cell.error}"
+            if said not in places and len(places) >= LISTED_ERRORS:
+                said = f": {cell.reason}, too"
+            places.setdefault(said, {})[_place(row, cell)] = None  # once for cells of a matrix
         listed = []
-        for error, places in places_by_error.items():
-            rows = "row" if len(places) == 1 else "rows"
-            listed.append(f"{rows} {', '.join(places)}, {error}")
-        if len(bad) > LISTED_ROWS:
-            listed.append(f"and {len(bad) - LISTED_ROWS:,} more")
+        for places in by_reason.values():
+            listed += [_rows([*rows]) + said for said, rows in places.items()]
         listed += dict.fromkeys(cell.advice for _, cell in bad if cell.advice)
         count = f"{len(bad):,} rows" if kept else f"all {len(bad):,} rows"
         fix = " Fix them, or skip them with --bad-rows skip." if kept else " Fix them."
@@ -797,6 +799,12 @@ class SkippedRows:
 def _place(row: int, cell: BadCell) -> str:
     """Return the number of a row, and of several files the one that has it."""
     return f"{row} of {cell.file}" if cell.file else str(row)
+
+
+def _rows(places: list[str]) -> str:
+    """Return the numbers of rows as messages list them."""
+    more = f" and {len(places) - LISTED_ROWS:,} more" if len(places) > LISTED_ROWS else ""
+    return f"{'row' if len(places) == 1 else 'rows'} {', '.join(places[:LISTED_ROWS])}{more}"
 
 
 def describe_rows(used: int, skipped: int, others: Mapping[str, int] | None = None) -> str:
