@@ -94,8 +94,10 @@ _CHAIN_LETTERS = {
     "light": re.compile("[lk]|([lk]|fabl|fvl)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)[lk]"),
 }
 """Names of columns that hold chains if one of the other chain is beside them."""
-_NOT_RESIDUES = str.maketrans(REPLACED, "X" * len(REPLACED), "-.*")
-"""Spelling of a sequence that may be aligned, and its residues that are read as X."""
+_AS_X = str.maketrans(REPLACED, "X" * len(REPLACED))
+_BESIDE_RESIDUES = re.compile(r"(?m)^\s*>.*|[^A-Z|:,;\t]|[,;\t]\s*\Z")
+"""What a cell may have beside residues: a line of FASTA, gaps, numbers, quotation marks. With other
+commas or tabs, it is lines of a table that a quotation mark joins."""
 
 
 def with_content(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -197,7 +199,7 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     picked = np.linspace(0, len(texts) - 1, min(len(texts), CHECKED_AT_MOST)).astype(int)
     cells = []
     for at in picked.tolist():
-        residues = "".join(unlisted(texts[at]).upper().split()).translate(_NOT_RESIDUES)
+        residues = _BESIDE_RESIDUES.sub("", unlisted(texts[at]).upper()).translate(_AS_X)
         if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
             continue
         if domain_types(residues):

@@ -109,6 +109,12 @@ SIGN_OF_WORDS = {
     "upper bound": "<",
 }
 """Relations in words, in lower case."""
+_WORDS_OF_BOUND = re.compile(
+    r"\A\s*(?:(?P<above>(?:greater|more|higher|larger) than|above|over|at least|gte?|ge)"
+    r"|(?:less|lower|smaller) than|below|under|at most|up to|lte?|le)\s+(?=[.0-9])",
+    re.IGNORECASE,
+)
+"""The same before a number."""
 BOUND_WORDS = ("lower", "upper", "lower bound", "upper bound")
 """Those that are of the number in the row, whatever its unit."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
@@ -131,11 +137,13 @@ def signs_of_words(column: str) -> Mapping[str, str]:
 def plain_number(text: str) -> str:
     """Spell a number with ASCII signs: ``−1.5`` as ``-1.5``, ``12 500`` with thin spaces as 12500.
 
-    Powers of ten, ``1.2 × 10⁻⁹``, become ``1.2e-9``, and ``&gt;5``, of a web page, ``>5``. Text of
-    anything else keeps its meaning. Spaces in other places stay, so that it is no number.
+    Powers of ten, ``1.2 × 10⁻⁹``, become ``1.2e-9``, and ``above 5``, or ``&gt;5`` of a web page,
+    ``>5``. Text of anything else keeps its meaning. Spaces in other places stay, so that it is no
+    number.
     """
     if "&" in text:
         text = unescape(text)
+    text = _WORDS_OF_BOUND.sub(lambda words: ">" if words["above"] else "<", text, count=1)
     if not text.isascii():
         # invisible characters, such as a byte order mark
         visible = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")

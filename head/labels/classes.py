@@ -66,8 +66,11 @@ _PARTS = (
 _PAIRS = re.compile(_PARTS)
 """Parts of the names of columns that say whether something is so."""
 _NEGATIONS = re.compile(
-    rf"\b(?:not|non|no|lost|loss of|lacks?|doesn?t)\s+(?=\w*(?:{_PARTS}))"
-    rf"|\b(?:non|un|in)(?={_PARTS})|\s+(?:loss|negative)\b"
+    r"\b(?:not|no(?! of)|never|without|cannot|unable|doesnt|\w+n t)\s+"
+    rf"(?=(?:\w+\s+){{0,3}}\w*(?:{_PARTS}))"
+    rf"|\bnon\s+(?=\w*(?:{_PARTS}))|\b(?:non|un|in)(?={_PARTS})|\s+negative\b"
+    r"|\b(?:lost|loss|los[ei]\w*|lack\w*|fail(?:s|ed|ure)|absen\w*|abolish\w*|"
+    r"disrupt\w*|eliminat\w*|impair\w*|knock\w*)\b"
 )
 """Words and syllables with which such a name says that something is not so."""
 _IS_BOUND = re.compile("(is)?(bind(er|s|ing)?|bound)(class|call|label|status|result|detected)?")
@@ -194,15 +197,15 @@ def _better_class(name: str, classes: tuple[str, ...]) -> Better:
 
     If a word for no is the positive one, as the user has chosen, it is.
     """
-    if _are_words_of(classes, _YES, _NO):
+    if _are_words_of(classes, _YES, _NO) or classes == ("fail", "pass"):
         return "higher"
     words = " ".join(name_words(name))
-    affirmed = _NEGATIONS.sub("", words)
+    affirmed, negations = _NEGATIONS.subn("", words)
     better = read_header(affirmed).better or "higher"
     # others, such as binder and non-binder, say it themselves
     if _OF_ANYTHING.issuperset(classes):
         is_unwanted = _UNWANTED.search(affirmed.replace(" ", "")) is not None
-        if is_unwanted != (affirmed != words):
+        if is_unwanted != bool(negations % 2):  # one of not losing is none
             return "lower" if better == "higher" else "higher"
     return better
 

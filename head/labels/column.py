@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
-from abag.core.messages import shell_quoted
+from abag.core.messages import quoted, shell_quoted
 from abag.core.options import parse
 from abag.embed.tables.chains import TEXT_ROLES
 from abag.embed.tables.columns import (
@@ -73,6 +73,7 @@ from abag.head.labels.headers import (
     read_in_unit,
     spans_decades,
     to_pkd,
+    unit_of_cell,
     unit_of_texts,
     written_by,
 )
@@ -822,6 +823,13 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             "does not say what it measures; expected an affinity in a unit, or another quantity. "
             "Add --label pkd, or another unit such as kd_nm, or for a quantity that is no affinity "
             f"--label value --better higher, or lower.{advise_classes(column.filled)}",
+            UnclearLabel,
+        )
+    with_unit = [text for text in distinct_texts(column.table, column.name) if unit_of_cell(text)]
+    if with_unit:
+        column.refuse(
+            f"has cells with a unit, such as {quoted(with_unit[0])}, and others without; expected "
+            f"one for all numbers. Give that of the others with {column.in_unit('UNIT', role)}.",
             UnclearLabel,
         )
     if role == "pkd" and column.table.is_matrix:

@@ -261,7 +261,7 @@ _ALPHASEQ = ("alphaseqaffinity", "predaffinity")
 """Columns of AlphaSeq tables, which do not say their unit."""
 ALPHASEQ_UNIT: Label = "log10_kd_nm"
 ALPHASEQ_WORDS = "log10 of Kd in nM, lower is stronger"
-_NOT_SPLIT = ("kim", "kam", "dm", "kin")
+_NOT_SPLIT = ("kim", "kam", "dm", "kin", "am")
 """Words of few letters that are no quantity beside its unit."""
 _ONLY_LAST = ("j", *(f"{prefix}m" for prefix in _PREFIXES))
 """Units whose end is one letter: within a word, as in ``min`` and ``format``, they are none."""
@@ -326,8 +326,9 @@ _MASS = (
 )
 _UNKNOWN_FACTOR = (
     rf"\^|\de-\d|{_START}1\s*/|{_START}x?\s*10\s*-\s*\d|{_START}x(?=\s*\d)|{_START}[a-z]\s+m{_END}"
+    r"|[(\[]\s*\d+\s*[munpf]?m\s*[)\]]|[*/]\s*\d{2}"
 )
-"""A power, or a letter, that is of no known unit: ``(M) x 10-9``, ``(n M)``."""
+"""A power, factor or letter that is of no known unit: ``(M) x 10-9``, ``(10 nM)``, ``(n M)``."""
 _MOLES = (
     rf"{_START}(?P<prefix>milli|micro|nano|pico|femto|[munpf]?)[\s-]?"
     rf"(?:mol(?:es?)?{_BY}(?:l|lit(?:er|re))(?:{_INVERSE})?|molar){_END}"
