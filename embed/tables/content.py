@@ -43,7 +43,7 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import Table, listed_cells
+from abag.embed.tables.table import Table, listed_cells, read_numbers
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -484,13 +484,17 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     return replace(table, columns=kept, ties=ties), ignored
 
 
+def holds_numbers(table: Table, name: str) -> bool:
+    """Tell whether all cells of a column are numbers, none of which is a code such as 0101."""
+    cells = pd.Series(table.distinct_cells(name), dtype=object)
+    are_codes = any(isinstance(cell, str) and re.match(r"\s*0[0-9]", cell) for cell in cells)
+    return not are_codes and bool(np.isfinite(read_numbers(cells)).all())
+
+
 def _holds_measurements(table: Table, name: str) -> bool:
-    """Tell whether all filled cells are numbers that no name is, as in ``off_target_affinity``."""
-    cells = table.frame[name].iloc[:CHUNK_ROWS].dropna().astype(str)
-    cells = cells[cells.str.strip() != ""]
-    numbers = pd.to_numeric(cells, errors="coerce")
-    is_any_broken = cells.str.contains(".", regex=False).any()
-    return bool(cells.empty or (numbers.notna().all() and is_any_broken))
+    """Tell whether all cells are numbers that no name is, as of ``off_target_affinity``."""
+    cells = table.distinct_cells(name)
+    return not cells or (holds_numbers(table, name) and any("." in str(cell) for cell in cells))
 
 
 def antigen_candidates(table: Table) -> list[str]:

@@ -569,7 +569,12 @@ def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
         if not remembered.has_antigens:
             say(f"{top.source}: antigens are those of column {column!r}, not that of the run")
         return options
-    if remembered.has_antigens and (column is not None or antigen_candidates(top)):
+    candidates = [] if column is None else [column]
+    candidates += antigen_candidates(top)
+    if not remembered.has_antigens:  # names are those that the option replaced
+        held = [name for name in candidates if holds_sequences(top, name)]
+        candidates = [name for name in held if distinct_texts(top, name) != [remembered.antigen]]
+    if candidates:
         return options  # which may be another antigen
     say(f"{top.source}: the antigen of the run is taken for all rows")
     completed = _with_mutations(top, options, remembered, "antigen_mutations")

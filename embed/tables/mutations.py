@@ -546,14 +546,10 @@ def mutation_columns(
     These are that of light chains, if heavy and light chains have a column each, and those of the
     parts of mutations that stand in columns of their own, as those of the last kinds do.
     """
-    chosen: dict[Kind, str] = {}
-    for kind, role in MUTATIONS.items():
-        if role in options.columns and kind in kinds:
-            chosen[kind] = options.columns[role]
-    given = {}
-    for role in (LIGHT_MUTATIONS, *MUTATION_PARTS):
-        if role in options.columns:
-            given[role] = options.columns[role]
+    named = options.columns
+    roles = {kind: MUTATIONS[kind] for kind in kinds}
+    chosen = {kind: named[role] for kind, role in roles.items() if role in named}
+    given = {role: named[role] for role in (LIGHT_MUTATIONS, *MUTATION_PARTS) if role in named}
     if options.parent is not None and "antibody" not in chosen and "antibody" in kinds:
         used = {*chosen.values(), *given.values()}
         free = [name for name in table.names if name not in used]

@@ -24,9 +24,7 @@ from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
-    LIGHT_MUTATIONS,
     LONG_RUN,
-    MUTATION_PARTS,
     MUTATIONS,
     NO_ANTIGEN,
     RESIDUES,
@@ -258,13 +256,10 @@ def parse_column(
 def parse_variants(table: Table, kind: Kind, references: References) -> ParsedColumn:
     """Parse the sequences of a kind that rows give as a parent and its mutations."""
     rules = references.rules[kind]
-    constant = references.parent if kind == "antibody" else references.antigen
+    constant = references.constant(kind)
     parents = _read_parents(table, kind, references) if constant is None else []
-    is_split = kind in references.split
-    parts = [role for role in MUTATION_PARTS if is_split and role in table.columns]
-    roles = [MUTATIONS[kind]]
-    if kind == "antibody" and LIGHT_MUTATIONS in table.columns:
-        roles.append(LIGHT_MUTATIONS)
+    parts = references.parts_of(kind)
+    roles = references.mutations_of(kind)
     names = [table.column(role) for role in (*parts, *roles)]
     where = list_columns(names)
     of_chains = references.chain_of_role if kind == "antibody" else {}
@@ -377,13 +372,13 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
         # |DIQ... says that there is none, unlike a light chain as the whole string
         if not heavy and (has_column or forms[i].startswith("one chain")):
             without_heavy.append(i)
-    column.mark("no heavy", without_heavy)
+    column.mark("light only", without_heavy)
     read = column.codes[~table.frame.index.isin([*table.reader.problems])]
     if any(chains[i][1] and i not in column.bad for i in read.tolist()):
         without_light = [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
-        column.mark("no light", without_light)
-    column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
-    column.mark("stopped antibody", column.stopped)
+        column.mark("heavy only", without_light)
+    column.mark("short", _with_short_chain(chains, SHORT_DOMAIN))
+    column.mark("stopped", column.stopped)
     _refuse_parts(column, table)
     return column
 
@@ -740,7 +735,7 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
                 raise UnsureDomains(msg)
             chains[i], forms[i] = place_chains(chains[i], types, places)
             if any(is_unknown):
-                forms[i] += "+unknown chain"
+                forms[i] += "+unknown"
         except UnsureDomains as error:
             names = [table.columns[role] for role in ANTIBODY_ROLES if role in table.columns]
             where = f"column {quote_names(names)}"

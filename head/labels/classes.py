@@ -22,7 +22,7 @@ from abag.core.messages import quoted, shell_quoted
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.table import says_no_binding
-from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
+from abag.head.labels.headers import Quantity, name_words, plain_text, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -128,7 +128,7 @@ def says_no(cells: pd.Series) -> Bools:
 
 def says_whether_bound(name: str) -> bool:
     """Tell whether the name of a column asks no more than whether a pair binds."""
-    return _IS_BOUND.fullmatch("".join(_name_words(name))) is not None
+    return _IS_BOUND.fullmatch("".join(name_words(name))) is not None
 
 
 def class_words(values: Iterable[str]) -> tuple[str, str] | None:
@@ -179,13 +179,9 @@ def words_beside_others(cells: pd.Series) -> tuple[str, ...]:
     return words if 0 < 2 * others < sum(values.values()) else ()
 
 
-def _name_words(name: str) -> list[str]:
-    return re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
-
-
 def is_named_like_classes(name: str) -> bool:
     """Tell whether the name of a column says that it holds classes, such as ``is_binder``."""
-    words = _name_words(name)
+    words = name_words(name)
     joined = "".join(words)
     is_named = joined in _NAMES or not _LAST_WORDS.isdisjoint(words[-1:])
     return is_named or _PAIRS.search(joined) is not None
@@ -203,7 +199,7 @@ def _better_class(name: str, classes: tuple[str, ...]) -> Better:
     """
     if _are_words_of(classes, _YES, _NO) or classes == ("fail", "pass"):
         return "higher"
-    words = " ".join(_name_words(name))
+    words = " ".join(name_words(name))
     affirmed, negations = _NEGATIONS.subn("", words)
     better = read_header(affirmed).better or "higher"
     # others, such as binder and non-binder, say it themselves

@@ -61,12 +61,12 @@ from abag.head.labels.features import (
 from abag.head.labels.headers import (
     ALPHASEQ_UNIT,
     ALPHASEQ_WORDS,
-    CAMEL,
     PKD,
     SCAN_MEASURED,
     USUAL_PKD,
     Header,
     Quantity,
+    name_words,
     outside,
     plain_text,
     read_header,
@@ -236,7 +236,7 @@ class Column:
         Names of measurements come first, those of binding before others; rates and differences, and
         then what numbers, counts or describes rows, come last.
         """
-        words = re.findall("[a-z]+[0-9]*", plain_text(CAMEL.sub(" ", self.name))[0])
+        words = name_words(self.name, "[a-z]+[0-9]*")
         joined = "".join(words)
         bare = {word.rstrip("0123456789") for word in words} | {*words}
         if _BINDING.search(joined) or not _BINDING_WORDS.isdisjoint(bare):

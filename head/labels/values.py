@@ -580,8 +580,10 @@ def _bad_cell(
         )
     elif quantity.is_log:
         advice = "Write the limit of detection, such as <0.1, or give --scale linear."
+    # the label of a matrix is in the column of the antigen
+    header = table.frame[table.column("antigen")].iloc[at] if table.is_matrix else column
     error = (
-        f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
+        f"column {quoted(header)}: {table.cell_text(at, column)} is not a valid label; expected "
         f"{expected}. {advice}"
     )
     return BadCell("label", "invalid label", str(value), error, LabelError)

@@ -143,7 +143,6 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
             words, "the run", table.source, tested, ours, theirs, saved.quantity
         )
         verdicts.append(verdict)
-        say(verdict)
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
