@@ -198,8 +198,6 @@ class _Steps(NamedTuple):
     gradient: Floats
     information: Floats
     """Minus its expected second derivative."""
-    probability: Floats
-    """Of the class."""
     share_CR: Floats
     """Probability of each class."""
     density_TR: Floats
@@ -208,7 +206,8 @@ class _Steps(NamedTuple):
     def by_thresholds(self, level: Ints, weight: Floats) -> Floats:
         """Return the derivatives of minus the log-likelihood by the thresholds, (T,)."""
         derivative = []
-        for at, density_R in enumerate(self.density_TR * weight / self.probability):
+        own_R = self.share_CR[level, np.arange(len(level))]
+        for at, density_R in enumerate(self.density_TR * weight / own_R):
             above = density_R @ (level == at + 1).astype(float)
             derivative.append(above - density_R @ (level == at).astype(float))
         return np.array(derivative)
@@ -227,7 +226,6 @@ def _steps(latent: Floats, level: Ints, thresholds: Floats) -> _Steps:
         log_likelihood=np.log(own),
         gradient=slope[level, at] / own,
         information=np.square(slope / np.sqrt(share)).sum(axis=0),
-        probability=own,
         share_CR=share,
         density_TR=density[1:-1],
     )
