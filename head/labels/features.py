@@ -679,6 +679,12 @@ def _describes(table: Table, name: str, label: str) -> str:
     return "affinity_type" if affinities else ""
 
 
+def read_types(table: Table) -> pd.Series[str]:
+    """Return the affinity type of each row, (R,), without a value behind it as in Kd=1.2nM."""
+    types = read_texts(table.frame[table.column("affinity_type")])
+    return types.str.replace(r"\s*[=<>~≤≥≈].*", "", regex=True)
+
+
 def _quantity_words(name: str) -> set[str]:
     """Return the quantities that the name of a column names."""
     spelled_both = plain_text(f"{name} {CAMEL.sub(' ', name)}")[0]
