@@ -993,8 +993,8 @@ def decide_label(
 
 def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
     """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
-    is_named = affinity_type is not None and read_header(affinity_type).names_affinity
-    says = [affinity_type if is_named else column]
+    asked = affinity_type or ""
+    says = [asked if read_header(asked).names_affinity else column]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
         says += read_types(table).unique().tolist()
     match = re.search("(ic|ec)[ _-]*50", plain_text(" ".join(says))[0])
