@@ -371,10 +371,6 @@ class ReadFeatures(NamedTuple):
         return ReadFeatures(self.columns, self.cells.take(rows))
 
 
-def _from_one(at: int) -> str:
-    return str(at + 1)
-
-
 def features_of(columns: FeatureColumns, cells: FeatureCells, source: str) -> ReadFeatures:
     """Return what a predictor reads in cells, and say what of them is missing."""
     if missing := columns.describe_missing(cells):
@@ -391,7 +387,7 @@ def cells_of_run(
     columns: FeatureColumns,
     frame: pd.DataFrame,
     source: str,
-    row_name: Callable[[int], str] = _from_one,
+    row_name: Callable[[int], str] = lambda at: str(at + 1),
 ) -> FeatureCells:
     """Read the columns of a run in a table, by name; `ColumnError` if one lacks or is invalid."""
     numbers = [column.name for column in columns.numbers if not column.head]
