@@ -196,6 +196,14 @@ def test_variable_domains_that_no_role_uses_are_an_error_whose_options_settle_it
         abag.plan(table)
 
 
+@pytest.mark.parametrize("written", [">ab L\n{}", '"{}"', "{};", "{} (kappa)", "1 {}"])
+def test_light_chains_with_text_beside_their_residues_are_never_left_out(written):
+    light = [written.format(text) for text in LIGHTS]
+    table = pd.DataFrame({"VH": HEAVIES, "chain 2": light, "antigen": AG})
+    with pytest.raises(AbagError, match=r"column 'chain 2': character .* not a valid residue"):
+        read_sequences(table)
+
+
 @pytest.mark.parametrize("names", [("kappa", "lambda"), ("VK", "VL"), ("chain 2", "chain 3")])
 def test_light_chains_in_two_columns_are_never_half_read(names):
     light = [text if at % 2 else "" for at, text in enumerate(LIGHTS)]

@@ -412,7 +412,7 @@ def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
     """
     # without a header: pandas would take the first fields of longer rows for an index, so that all
     # columns shift
-    top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    top: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False}
     top |= {"sep": separator, "skiprows": above}
     lines: list[list[str]] = []
     for rows in (3, 2):  # a third line of more fields is refused with its number
@@ -869,6 +869,9 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         msg = f"{path}: does not exist; expected a {kind} table. Check the path."
         raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
+        if not file.is_file():  # a pipe would be waited for
+            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+            raise TableError(msg)
         suffix = bare_suffix(file)
         if suffix not in FORMATS:
             msg = (
@@ -882,9 +885,6 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
                 f"{shell_quoted(options.table.sheet)}. Leave --sheet out."
             )
-            raise TableError(msg)
-        if not file.is_file():  # a pipe would be waited for
-            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
             raise TableError(msg)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open
