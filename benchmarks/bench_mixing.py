@@ -180,13 +180,14 @@ def collect(folder, out, name, size, seed):
             chains = [sequences.chains[i] for i in sequences.of_row.tolist()]
             sides.append(Sequences.of(kind, chains))
         scorer = Scorer(kept["predictor"], open_store(at / "store"), *sides)
-        _, regimes, vectors = scorer.score(*(side.of_row for side in sides))
+        scored = scorer.score(*(side.of_row for side in sides))
         parts = kept["predictor"].parts
-        predicted, variances = parts.predict_with_variance(vectors, parts.models)
+        predicted, variances = parts.predict_with_variance(scored.vectors, parts.models)
     labelled = kept["pairs"]
     found["pairs:row"] = labelled.table.positions[labelled.row]
     found["pairs:truth"] = labelled.pkd
     found["test:row"] = pairs.positions
+    regimes = scored.regimes
     found["test:regime"] = np.array(regimes.used, dtype=str)
     found["test:far"], found["test:distance"] = regimes.is_far, regimes.distance
     found |= {f"test:variance:{name}": variance for name, variance in variances.items()}

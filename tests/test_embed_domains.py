@@ -154,7 +154,7 @@ def test_a_string_with_one_domain_is_a_chain_of_its_type():
 
 @pytest.mark.parametrize("text", ["ACD", "A" * 120])
 def test_a_short_string_without_a_known_domain_is_a_heavy_chain(text):
-    assert split_domains(text) == (text, "", "no domain")
+    assert split_domains(text) == (text, "", "unrecognised")
 
 
 @pytest.mark.parametrize(("text", "part"), [
@@ -174,7 +174,7 @@ def test_an_uncertain_split_is_refused(text, part):
 @given(st.text("ACDEFGHIKLMNPQRSTVWY", max_size=250))
 def test_a_random_string_is_never_split(text):
     try:
-        assert split_domains(text) == (text, "", "no domain")
+        assert split_domains(text) == (text, "", "unrecognised")
     except UnsureDomains:
         assert len(text) > chains.MAX_UNRECOGNIZED_RESIDUES
 

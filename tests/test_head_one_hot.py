@@ -220,11 +220,12 @@ def test_the_variance_is_that_of_the_pairs_that_need_it(varied):
     rows = np.array(varied, int)
     predicted, of_varied = parts.predict_with_variance(training.vectors, ["gp"], rows)
     np.testing.assert_array_equal(predicted["gp"], of_all["gp"])
-    assert {*variances} == {*models}
-    assert {*of_varied} == ({*models} if varied else set())
+    assert {*variances} == {*of_varied} == {*models}
     for name, variance in of_varied.items():
         np.testing.assert_allclose(variance[rows], variances[name][rows], rtol=1e-5)
         assert not np.delete(variance, rows).any()
+    _, of_process = parts.predict_with_variance(training.vectors, [], rows, ["gp"])
+    assert {*of_process} == {"gp"}
 
 
 @pytest.mark.parametrize("values", [100, 2**24])

@@ -33,7 +33,7 @@ from abag.core.messages import quoted
 ChainName = Literal["heavy", "light"]
 CHAIN_ROLES: tuple[ChainName, ChainName] = ("heavy", "light")
 """Roles that a user may leave empty: ``--column light=`` says that no column is the light chain."""
-StringForm = Literal["one chain", "no domain", "glued", "linker", "repeated"]
+StringForm = Literal["one chain", "unrecognised", "glued", "linker", "repeated"]
 """What a string was: one variable domain, none that is known, two without or with a linker, or the
 same heavy chain twice."""
 
@@ -143,7 +143,7 @@ def split_domains(sequence: str) -> DomainSplit:
     domains = find_domains(sequence)
     if not domains:
         _refuse_unexplained(sequence, MAX_UNRECOGNIZED_RESIDUES)
-        return DomainSplit(sequence, "", "no domain")
+        return DomainSplit(sequence, "", "unrecognised")
     _refuse_unexplained(sequence[: domains[0].start])
     tail = sequence[domains[-1].end :]
     if not re.match(f".{{0,25}}{CONSTANT_MOTIF}", tail):

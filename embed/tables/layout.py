@@ -629,11 +629,10 @@ def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Seque
         if path not in here:
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
             why = "does not exist" if Path(path).is_absolute() else "is not part of the predictor"
-            msg = (
-                f"{first.source}: {has}, and {path}, in which the run looked names up, {why}; "
-                "expected that file. Give it with --sequences FILE, or a table of sequences."
+            first.refuse(
+                f"{has}, and {path}, in which the run looked names up, {why}; expected that file. "
+                "Give it with --sequences FILE, or a table of sequences."
             )
-            raise TableError(msg)
     listed = ", ".join(Path(path).name for path in remembered.sequences)
     say(f"{first.source}: names are looked up in the file of the run, {listed}")
     return replace(options, sequences=remembered.sequences)

@@ -26,7 +26,7 @@ from decimal import Decimal
 from functools import partial
 from html import unescape
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, TypeAlias
+from typing import IO, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
-from abag.core.errors import ColumnError, TableError
+from abag.core.errors import AbagError, ColumnError, TableError
 from abag.core.files import replacing
 from abag.core.frames import nested_columns
 from abag.core.messages import counted, first_line
@@ -396,9 +396,16 @@ class Table:
             if role in CHAIN_ROLES and other in self.ties:
                 msg += f" So do {quote_names(self.ties[other])} for {other}."
             raise ColumnError(msg)
-        problem = f"{self.source}: no column for {role}"
-        remedy = f"Name it with --column {role}=NAME{advice}."
-        raise MissingColumn(with_found(problem, self.names, remedy))
+        self.refuse_missing(f"no column for {role}", f"Name it with --column {role}=NAME{advice}.")
+
+    def refuse(self, why: str, error: type[AbagError] = TableError) -> NoReturn:
+        """Raise an error of the table: what is wrong with it, what was expected, what to do."""
+        msg = f"{self.source}: {why}"
+        raise error(msg)
+
+    def refuse_missing(self, problem: str, advice: str) -> NoReturn:
+        """Raise `MissingColumn`, which lists the columns that there are."""
+        self.refuse(with_found(problem, self.names, advice), MissingColumn)
 
     def with_roles(self, chosen: Mapping[str, str]) -> Table:
         """Return it with the roles of its columns by their names, some chosen by the user."""

@@ -196,9 +196,9 @@ def _contributions(
     index: Sequence[NDArray[np.integer]],
     features: ReadFeatures | None,
 ) -> _Contributions:
-    scores, regimes, vectors = scorer.score(*index, features=features)
-    used = regimes.used
-    predicted_P = scores["pkd_predicted"].to_numpy(np.float64)
+    scored = scorer.score(*index, features=features)
+    used = scored.regimes.used
+    predicted_P = scored.scores["pkd_predicted"].to_numpy(np.float64)
     weights = {}
     bend_P = np.ones(len(used))
     for name in set(used.tolist()):
@@ -217,11 +217,11 @@ def _contributions(
         models: Any = predictor.parts.models[name]
         for model in models:
             references |= {side.kind: side.one_hot.reference for side in model.compared}
-            for exchange in exchanges(model, vectors):
+            for exchange in exchanges(model, scored.vectors):
                 frames.append(_at_place(exchange, weight_P / len(models)))
     every = pd.concat(frames) if frames else nothing
     table = every.groupby(_PLACE, as_index=False).sum()
-    return _Contributions(table, references, vectors, used)
+    return _Contributions(table, references, scored.vectors, used)
 
 
 _PLACE = ["pair", "side", "place", "residue", "reference"]

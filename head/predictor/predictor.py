@@ -383,8 +383,8 @@ class Predictor:
         antigen: NewSequences,
         factor: NDArray[np.float64] | float = 1.0,
         why_far: NDArray[np.object_] | None = None,
-    ) -> tuple[pd.DataFrame, FoundRegimes]:
-        """Predict P pairs, each as a pair of its regime, which is returned, too.
+    ) -> ScoredPairs:
+        """Predict P pairs, each as a pair of its regime.
 
         The columns are those of `predict`. All that is scored is scored here, given what is new
         about both sequences of each pair;
@@ -395,9 +395,10 @@ class Predictor:
         weighed = {name for mixture in mixtures.values() for name in mixture.weights}
         with np.errstate(all="ignore"):  # checked here
             pairs, of_pair = vectors.distinct()  # a table may have each many times
-            varying = [name for name, mixture in mixtures.items() if mixture.reads_variance]
-            varied = np.unique(of_pair[np.isin(regimes.used, varying)])
-            of_parts, variances = self.parts.predict_with_variance(pairs, weighed, varied)
+            reading = {name: x for name, x in mixtures.items() if x.reads_variance}
+            varied = np.unique(of_pair[np.isin(regimes.used, [*reading])])
+            varying = self.varying(reading)
+            of_parts, variances = self.parts.predict_with_variance(pairs, weighed, varied, varying)
             parts = {part: predicted[of_pair] for part, predicted in of_parts.items()}
             pkd = self.mix(parts, regimes)
             sigma = np.zeros(len(pkd))
@@ -430,7 +431,14 @@ class Predictor:
         scores = pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
         if self.quantity.classes:
             scores = scores.assign(**self._probabilities(pkd, regimes.used))
-        return scores, regimes
+        return ScoredPairs(scores, regimes, vectors, parts)
+
+    def varying(self, regimes: Iterable[str]) -> set[str]:
+        """Return the parts whose variance counts in some of these regimes."""
+        names = set[str]()
+        for regime in regimes:
+            names |= {*self.regimes[regime].mixture.varying(self.parts.with_variance)}
+        return names
 
     def mix(self, parts: Mapping[str, Floats], regimes: FoundRegimes) -> Floats:
         """Mix what the parts predict of P pairs, (P,) each in pKd, by the regime of each pair."""
@@ -667,6 +675,8 @@ class ScoredPairs(NamedTuple):
     """With the columns of `Predictor.predict`."""
     regimes: FoundRegimes
     vectors: PairVectors
+    parts: Mapping[str, Floats]
+    """What the parts that have weight in one of these regimes predict, (P,) each."""
 
 
 class Scorer:
@@ -702,14 +712,13 @@ class Scorer:
             factor = factor * features.factor(self._predictor.category_noise)
             why_far = np.where(why_far == "", features.why_far, why_far)
         of_antibodies, of_antigens = self._new
-        scores, regimes = self._predictor.score(
+        return self._predictor.score(
             pairs,
             of_antibodies.take(antibody),
             of_antigens.take(antigen),
             factor=factor,
             why_far=why_far,
         )
-        return ScoredPairs(scores, regimes, pairs)
 
     def read(
         self, *index: NDArray[np.integer], features: ReadFeatures | None = None

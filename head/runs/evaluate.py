@@ -143,7 +143,6 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
             words, "the run", table.source, tested, ours, theirs, saved.quantity
         )
         verdicts.append(verdict)
-        say(verdict)
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
@@ -268,7 +267,7 @@ def evaluate(
         strong = len(saved.quantity.classes) - 1.5
     saved.quantity.check_strong(chosen.strong)
     score_hits = partial(score_strong, quantity=saved.quantity)
-    summary: RunSummary = {**saved.summary, "run": str(run)}
+    summary = saved.summary.copy()
     remembered = saved.layout
     table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
     reading_options = {field.name: getattr(chosen, field.name) for field in table_options}
@@ -440,13 +439,13 @@ def _score_pairs(
     if predictor.features is not None:
         cells = predictor.features.with_stored(pairs.cells, len(pairs))
         features = features_of(predictor.features, cells, pairs.table.source)
-    scores_by_row, _, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
+    scored = scorer.score(pairs.antibody, pairs.antigen, features=features)
     baselines: dict[str, Floats] = {}
     names = [*predictor.parts.models]
     if len(names) > 2:  # else the model is the head, beside the mean
         names = [name for name in names if name != MEAN and MODELS[name].is_baseline]
-        baselines = predictor.parts.predict(vectors, names)
-    return scores_by_row, baselines
+        baselines = predictor.parts.predict(scored.vectors, names)
+    return scored.scores, baselines
 
 
 def _score_regimes(
