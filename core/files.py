@@ -151,14 +151,14 @@ def nearest_existing(path: Path) -> Path:
     return existing
 
 
-def refuse_read_only(*folders: Path) -> None:
+def refuse_read_only(*folders: Path, option: str = "folder") -> None:
     """Raise `OutputError` for a folder, new or not, into which this user cannot write."""
     for folder in folders:
-        if why := _why_read_only(folder):
+        if why := _why_read_only(folder, option):
             raise OutputError(why)
 
 
-def _why_read_only(folder: Path, option: str = "folder") -> str:
+def _why_read_only(folder: Path, option: str) -> str:
     try:
         existing = nearest_existing(folder)
         is_writable = not existing.is_dir() or os.access(existing, os.W_OK | os.X_OK)

@@ -210,7 +210,7 @@ def _embed(
                 reading.skipped.write(Path(options.skipped))
         seconds = [0.0] * len(jobs)
         missing = any(job.missing for job in jobs)
-        refuse_read_only(*(job.folder.path for job in jobs if job.missing))
+        refuse_read_only(*(job.folder.path for job in jobs if job.missing), option="--store")
         if missing and options.ray is not None:
             seconds = _on_ray(jobs, opened, encoders)
         elif missing:

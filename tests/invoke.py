@@ -1,6 +1,11 @@
-"""Commands of abag, run in this process."""
+"""Commands of abag, run in this process, and a browser that opens what they write."""
+
+import re
+import shutil
+import subprocess
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from abag.cli import main
@@ -33,3 +38,25 @@ def one_line(*arguments):
     assert done.stdout == ""
     assert "Traceback" not in done.output
     return line
+
+
+needs_chromium = pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="Chromium is not installed"
+)
+
+
+def draw(page, profile):
+    """Return the elements of a page as Chromium draws it, which must not complain."""
+    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    flags += "--disable-background-networking --disable-component-update --disable-sync "
+    flags += f"--enable-logging=stderr --user-data-dir={profile} --dump-dom"
+    done = subprocess.run(
+        ["chromium", *flags.split(), page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "NaN" not in done.stdout
+    assert not re.search(r"CONSOLE.*(Error|Refused|Uncaught)", done.stderr)
+    return done.stdout

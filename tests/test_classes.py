@@ -332,6 +332,15 @@ def test_the_direction_of_a_recognised_label_may_be_given():
         ("non_polyreactive", "higher"),
         ("escape", "lower"),
         ("autoreactive", "lower"),
+        ("fails to bind", "lower"),
+        ("binding lost", "lower"),
+        ("is not a binder", "lower"),
+        ("doesn't bind", "lower"),
+        ("no detectable binding", "lower"),
+        ("binding abolished", "lower"),
+        ("no loss of binding", "higher"),
+        ("does not lose binding", "higher"),
+        ("Binder (yes/no)", "higher"),
     ],
 )
 def test_a_name_that_negates_says_that_no_is_better(name, better):
@@ -1210,3 +1219,4 @@ def test_yes_to_a_negation_is_not_what_is_better(name, better):
     assert labelled(table(**{name: words("non-binder", "binder")})).quantity.better == (
         "lower" if "polyreactive" in name else "higher"
     )
+    assert labelled(table(**{name: words("fail", "pass")})).quantity.better == "higher"

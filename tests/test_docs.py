@@ -136,6 +136,18 @@ def test_only_the_listed_blocks_are_not_run():
     assert not_run == SKIPPED
 
 
+def test_a_page_says_where_the_tables_come_from_that_it_does_not_make():
+    silent = []
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md")):
+        code = "".join(block.code for block in blocks(page) if not block.reason)
+        text = FENCE.sub("", page.read_text(encoding="utf-8"))
+        if re.search(r"\b(pairs|new)\.csv", code) and not re.search(
+            r"tutorial\.md|abag demo", text
+        ):
+            silent.append(page.name)
+    assert silent == ["colab.md", "rent-a-gpu.md"]  # for the table that one has
+
+
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     """A folder with two tables; small random models replace those of the hub."""

@@ -351,7 +351,7 @@ def test_a_folder_whose_name_states_a_column_is_refused(tmp_path):
     assert "assay=spr: the name of this folder states a column" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.fasta", "a.parquet", "folder/a.parquet"])
+@pytest.mark.parametrize("name", ["a.csv", "a.fasta", "a.parquet", "folder/a.parquet", "63"])
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)

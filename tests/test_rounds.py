@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drawn import COMPOSITION
+from invoke import draw, needs_chromium
 from invoke import run as run_command
 from trastuzumab import HEAVY, LIGHT
 
@@ -446,6 +447,14 @@ def test_the_report_draws_the_labels_of_each_round_and_the_best_so_far(case, sec
     assert np.bincount(np.round(drawn["round"]).astype(int)).tolist() == [40, 8]
     assert max(drawn["measured"]) == drawn["best"][-1]
     assert page.index('id="campaign"') < page.index('data-csv="rounds-table"')
+
+
+@pytest.mark.ci
+@needs_chromium
+def test_an_axis_of_rounds_has_no_halves(case, second, tmp_path):
+    drawn = draw(case / "r2/report.html", tmp_path / "profile")
+    figure = re.search(r'<figure id="campaign".*?</svg>', drawn, re.DOTALL)[0]
+    assert re.findall(r'text-anchor="middle">(-?[\d.]+)<', figure) == ["0", "1"]
 
 
 # ---- other quantities, and antibodies alone ------------------------------------------------------

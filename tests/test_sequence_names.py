@@ -285,7 +285,7 @@ def test_a_light_chain_is_not_read_from_the_record_of_a_heavy_one(tmp_path):
     table = pd.DataFrame({"heavy": ["t", "7D12"], "light": ["t", "7D12"], "antigen": ANTIGEN})
     with pytest.raises(
         abag.AbagError,
-        match=r"row 2, column 'light': '7D12' is a heavy chain in a\.fasta; expected a light chain",
+        match=r"'light': '7D12' has no light chain sequence in a\.fasta, where it is a heavy",
     ):
         read_sequences(table, sequences=(path,))
 

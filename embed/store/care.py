@@ -74,7 +74,8 @@ def _reasons(damaged: Store | EncoderFolder) -> list[str]:
 
 def _encoder_info(folder: EncoderFolder) -> dict[str, Any]:
     shards = folder.shards()
-    newest = max((shard.path.stat().st_mtime for shard in shards), default=None)
+    # 0: by a clock that was ahead, or has been set back
+    ages_s = [max(0.0, time.time() - shard.path.stat().st_mtime) for shard in shards]
     rows = 0
     stored_bytes = 0
     names: set[str] = set()
@@ -98,7 +99,7 @@ def _encoder_info(folder: EncoderFolder) -> dict[str, Any]:
         "poolings": shards[0].widths if shards else {},
         "values": formats,
         "attrs": attrs,
-        "newest_seconds_ago": None if newest is None else round(time.time() - newest, 1),
+        "newest_seconds_ago": round(min(ages_s), 1) if ages_s else None,
         "damaged": _reasons(folder),
     }
 

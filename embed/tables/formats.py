@@ -412,7 +412,7 @@ def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
     """
     # without a header: pandas would take the first fields of longer rows for an index, so that all
     # columns shift
-    top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    top: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False}
     top |= {"sep": separator, "skiprows": above}
     lines: list[list[str]] = []
     for rows in (3, 2):  # a third line of more fields is refused with its number
@@ -808,8 +808,12 @@ def _rows_of_object(text: str) -> list[dict[str, Any]]:
     if not whole:
         return []
     data = whole.get("data")
-    if isinstance(data, list) and {*whole} in ({"data"}, {"schema", "data"}):  # orient="table"
-        return data
+    lists = [value for value in whole.values() if isinstance(value, list)]
+    beside = [whole[name] for name in whole if whole[name] not in lists and name != "schema"]
+    if len(lists) == 1 and all(str(value).isdecimal() or value is None for value in beside):
+        (rows,) = lists  # beside counts, as of services; beside a schema of orient="table"
+        if "data" in whole or (rows and isinstance(rows[0], dict)):
+            return rows
     if isinstance(data, list) and {"columns"} <= {*whole} <= {"columns", "index", "data"}:
         refuse_repeated(whole["columns"])
         return [dict(zip(whole["columns"], row, strict=True)) for row in data]
@@ -866,6 +870,9 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
         msg = f"{path}: does not exist; expected a {kind} table. Check the path."
         raise TableError(msg)
     for file in _parquet_files(path) if path.is_dir() else [path]:
+        if not file.is_file():  # a pipe would be waited for
+            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
+            raise TableError(msg)
         suffix = bare_suffix(file)
         if suffix not in FORMATS:
             msg = (
@@ -879,9 +886,6 @@ def read_file_chunks(path: Path, options: ReadOptions) -> Iterator[Chunk]:
                 f"{file}: is not an Excel file; expected one that ends in {EXCEL[0]} with --sheet "
                 f"{shell_quoted(options.table.sheet)}. Leave --sheet out."
             )
-            raise TableError(msg)
-        if not file.is_file():  # a pipe would be waited for
-            msg = f"{file}: is not a regular file; expected a table. Save it to a file first."
             raise TableError(msg)
         try:
             opening: Any = gzip.open if is_gzip(file) else Path.open

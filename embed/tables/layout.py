@@ -569,7 +569,12 @@ def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
         if not remembered.has_antigens:
             say(f"{top.source}: antigens are those of column {column!r}, not that of the run")
         return options
-    if remembered.has_antigens and (column is not None or antigen_candidates(top)):
+    candidates = [] if column is None else [column]
+    candidates += antigen_candidates(top)
+    if not remembered.has_antigens:  # names are those that the option replaced
+        held = [name for name in candidates if holds_sequences(top, name)]
+        candidates = [name for name in held if distinct_texts(top, name) != [remembered.antigen]]
+    if candidates:
         return options  # which may be another antigen
     say(f"{top.source}: the antigen of the run is taken for all rows")
     completed = _with_mutations(top, options, remembered, "antigen_mutations")
@@ -624,11 +629,10 @@ def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Seque
         if path not in here:
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
             why = "does not exist" if Path(path).is_absolute() else "is not part of the predictor"
-            msg = (
-                f"{first.source}: {has}, and {path}, in which the run looked names up, {why}; "
-                "expected that file. Give it with --sequences FILE, or a table of sequences."
+            first.refuse(
+                f"{has}, and {path}, in which the run looked names up, {why}; expected that file. "
+                "Give it with --sequences FILE, or a table of sequences."
             )
-            raise TableError(msg)
     listed = ", ".join(Path(path).name for path in remembered.sequences)
     say(f"{first.source}: names are looked up in the file of the run, {listed}")
     return replace(options, sequences=remembered.sequences)

@@ -648,7 +648,10 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
                 "metrics within antigen, and at new antigens."
             )
     if pairs.noise is not None:
-        spread = f"Replicates have a standard deviation of {quantity.show(pairs.noise)} {quantity}"
+        repeated = int((exact & (pairs.measurements > 1)).sum())  # copies are one measurement
+        of = f" of {counted(repeated, 'pair')}" if repeated else ""
+        noise = f"{quantity.show(pairs.noise)} {quantity}"
+        spread = f"Replicates{of} have a standard deviation of {noise}"
         column, is_shifting = _what_parts(pairs)
         if is_shifting:
             lines.append(f"{spread}, most of it between the values of column {column!r}{_KEEP_ONE}")

@@ -143,7 +143,6 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
             words, "the run", table.source, tested, ours, theirs, saved.quantity
         )
         verdicts.append(verdict)
-        say(verdict)
     return {"source": table.source, "regimes": scores, "verdicts": verdicts}
 
 
@@ -268,7 +267,7 @@ def evaluate(
         strong = len(saved.quantity.classes) - 1.5
     saved.quantity.check_strong(chosen.strong)
     score_hits = partial(score_strong, quantity=saved.quantity)
-    summary: RunSummary = {**saved.summary, "run": str(run)}
+    summary = saved.summary.copy()
     remembered = saved.layout
     table_options = [*schema(FileOptions), *schema(ReferenceOptions)]
     reading_options = {field.name: getattr(chosen, field.name) for field in table_options}

@@ -344,9 +344,9 @@ class SavedRun:
 
 
 def read_summary(run: Path) -> RunSummary:
-    """Read summary.json, or raise `DamagedFile` or `OSError`."""
+    """Read summary.json of a run, which may have moved, or raise `DamagedFile` or `OSError`."""
     path = run / "summary.json"
-    summary = read_json(path)
+    summary = {**read_json(path), "run": str(run)}
     reason = why_mistyped(summary, RunSummary)
     if not reason:
         rounds = summary.get("rounds", ())

@@ -72,7 +72,7 @@ const charts = {
     const { round, measured, best, expected } = data.campaign, rounds = [...best.keys()];
     const say = (what) => (x, y) => `round ${Math.round(x)}\n${what} ${y}`;
     return {
-      x: "round", y: pkd,
+      x: "round", whole: true, y: pkd,
       series: [
         { name: "measured", colour: "c0", items: zip(round, measured, say("measured")) },
         { name: "best so far", colour: "c1", kind: "line", items: zip(rounds, best, say("best so far")) },
@@ -117,7 +117,7 @@ const charts = {
   loss({ training, networkIsUsed }) {
     return {
       note: networkIsUsed ? "" : unusedNetwork,
-      x: "step", y: "training loss",
+      x: "step", whole: true, y: "training loss",
       series: training ? curves("training loss", "c1", "step", training.step, training.loss, training.folds) : [],
     };
   },
@@ -125,7 +125,7 @@ const charts = {
     const names = { spearman: "Spearman", rmse: `RMSE (${pkd})` };
     const series = Object.keys(names).flatMap((name, i) => training
       ? curves(names[name], `c${i + 1}`, "epoch", training.epoch, training[name], training.folds) : []);
-    return { x: "epoch", y: "validation score", series, note: networkIsUsed ? "" : unusedNetwork };
+    return { x: "epoch", whole: true, y: "validation score", series, note: networkIsUsed ? "" : unusedNetwork };
   },
   learningCurve() {
     const sizes = data.learningCurve.map((point) => point[0]);
@@ -149,8 +149,8 @@ function curves(name, colour, unit, xs, { low, median, high }, folds) {
 
 // ---- drawing ---------------------------------------------------------------------------------
 
-function ticks([low, high], most) {
-  const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
+function ticks([low, high], most, least = 0) {
+  const rough = Math.max((high - low) / most, least), power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
   const count = Math.floor(high / step + 1e-9) - Math.ceil(low / step - 1e-9) + 1;
   const first = Math.ceil(low / step - 1e-9);
@@ -188,7 +188,7 @@ function draw(name) {
   const Y = (v) => bottom - ((v - ys[0]) / (ys[1] - ys[0])) * (bottom - 10);
 
   const svg = add(box, "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": figure.querySelector("h3").textContent });
-  for (const t of ticks(xs, width < 420 ? 4 : 7)) {
+  for (const t of ticks(xs, width < 420 ? 4 : 7, spec.whole ? 1 : 0)) {
     add(svg, "path", { class: t === 0 && rows ? "axis" : "grid", d: `M${X(t)} 10V${bottom}` });
     add(svg, "text", { x: X(t), y: bottom + 16, "text-anchor": "middle" }, t);
   }
