@@ -243,11 +243,7 @@ class Parts:
 
     def predict(self, vectors: PairVectors, names: Collection[str]) -> dict[str, Floats]:
         """Return what the parts with some names predict in pKd, (P,) each."""
-        predicted = {}
-        for name in self.models.keys() & names:
-            of_part = [model.predict(vectors) for model in self.models[name]]
-            predicted[name] = np.asarray(np.mean(of_part, axis=0))
-        return predicted
+        return self.predict_with_variance(vectors, names, ())[0]
 
     def predict_with_variance(
         self,
@@ -263,6 +259,8 @@ class Parts:
         predicted = {}
         variances = {}
         for name, part in self.models.items():
+            if name not in names and name not in varying:
+                continue
             is_between = name in varying and not MODELS[name].has_variance
             of_part = []
             of_models = []
