@@ -38,7 +38,7 @@ from abag.core.messages import reporting
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.rank import describe_rank
 from abag.head.evaluation import scores as scores_of_regimes
-from abag.head.evaluation.verdicts import add_classes, describe_strong, score_strong
+from abag.head.evaluation.verdicts import describe_strong, score_strong
 from abag.head.labels.classes import read_classes
 from abag.head.labels.column import decide_label
 from abag.head.labels.headers import Quantity
@@ -663,11 +663,9 @@ def measured_pairs(level, folds=1, weight=None):
 
 def class_scores(tested, probability, mean=0.3):
     means = np.full(len(probability), mean)
-    score = scores_of_regimes.score_regime(
+    return scores_of_regimes.score_regime(
         "known", "w", tested, probability, means, {}, None, quantity=NO_OR_YES
     )
-    add_classes(score, tested, probability, means, NO_OR_YES.classes)
-    return score
 
 
 @pytest.mark.parametrize("rows", [4, 6])
