@@ -41,6 +41,8 @@ def test_a_trimmed_domain_takes_no_residues_from_the_other_chain_or_the_linker()
 def test_only_the_start_of_a_constant_domain_stays_beside_a_linker():
     for linker in ("GGGGSGG", "GGGGSGGGGSGG"):
         assert split_domains(VL + linker + VH) == (VH, VL, "linker")
+        without_motif = VL.replace("AWYQQ", "AFYQQ")
+        assert split_domains(VH + linker + without_motif) == (VH, without_motif, "linker")
     assert split_domains(VH + "AST" + "GGGGS" * 3 + VL) == (VH + "AST", VL, "linker")
     assert split_domains(VL + "RT" + "GGGGS" * 3 + VH) == (VH, VL + "RT", "linker")
 

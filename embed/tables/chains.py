@@ -314,6 +314,8 @@ def _whole_linker(
     if is_site:
         start -= len(before)
     behind = [text[end:at] for at in complete if _BESIDE_LINKER.fullmatch(text[end:at])]
+    if not behind:  # no domain begins with G
+        end += len(text[end:]) - len(text[end:].lstrip("G"))
     return start, end + len(max(behind, key=len, default=""))
 
 

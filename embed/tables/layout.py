@@ -33,6 +33,7 @@ from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
     LIGHT_MUTATIONS,
+    LONG_RUN,
     MUTATION_PARTS,
     MUTATION_ROLES,
     NO_SEQUENCE,
@@ -572,8 +573,9 @@ def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
     candidates = [] if column is None else [column]
     candidates += antigen_candidates(top)
     if not remembered.has_antigens:  # names are those that the option replaced
-        held = [name for name in candidates if holds_sequences(top, name)]
-        candidates = [name for name in held if distinct_texts(top, name) != [remembered.antigen]]
+        texts = {name: distinct_texts(top, name) for name in candidates}
+        held = [name for name in candidates if any(map(LONG_RUN.search, texts[name]))]
+        candidates = [name for name in held if texts[name] != [remembered.antigen]]
     if candidates:
         return options  # which may be another antigen
     say(f"{top.source}: the antigen of the run is taken for all rows")
