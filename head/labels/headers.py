@@ -102,9 +102,9 @@ WRITTEN_BY = {
 }
 """Columns that commands add to tables, which come back with measurements from the laboratory."""
 _CERTAIN = frozenset(
-    "rank rank_score expected_best probability_above second_predicted pkd_predicted why_far "
-    "p_strong probability_low probability_high difference_sigma pkd_measured".split()
-)
+    "rank expected_best probability_above second_predicted pkd_predicted why_far p_strong "
+    "difference_sigma pkd_measured".split()
+) | {OWN_SCORE, *PROBABILITY_COLUMNS[1:]}
 """Of these, names that no other table has; the others are of a command only beside one."""
 
 
