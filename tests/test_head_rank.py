@@ -419,7 +419,7 @@ def test_rank_says_if_ranking_such_pairs_is_not_shown_to_be_better_than_random(
     ("better", ["both_new"] * 9, False),  # which no measured regime covers
     ("better", ["both_new"] * 5 + ["known"] * 4, False),
     ("better", ["both_new"] * 4 + ["known"] * 5, True),
-    ("not better", ["known"] * 5 + ["both_new"] * 4, False),
+    ("not shown to be better", ["known"] * 5 + ["both_new"] * 4, False),
 ])  # fmt: skip
 def test_a_regime_that_was_not_measured_is_no_evidence_that_the_run_ranks(
     run, scored, tmp_path, said, verdict, regimes, can_rank
