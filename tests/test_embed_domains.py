@@ -93,7 +93,8 @@ def test_a_framework_motif_in_cdr3_does_not_end_the_domain():
 
 def test_a_linker_after_a_broken_framework_motif_is_removed():
     light = D13_LIGHT.replace("FGGGTKLEIK", "CGEETFLEFK")
-    assert split_domains(light + "GGGGS" * 3 + VH) == (VH, light, "linker")
+    for linker in ("GGGGS" * 3, "SS" + "GGGGS" * 3):
+        assert split_domains(light + linker + VH) == (VH, light, "linker")
 
 
 @pytest.mark.parametrize("start", ["", "A", "X", "ASTK", "ASTKGX", "TSTKGPSVFPL"])

@@ -880,6 +880,16 @@ def test_measurements_of_different_quantities_are_told_by_their_cells(types):
     assert read_labels(table, label="kd_nm", **VALUE).quantity.name == "pIC50"
 
 
+def test_types_are_told_from_cells_that_have_the_value_too_as_pdbbind_writes_them():
+    cells = ["Kd=1.5nM", "Kd~3nM", "IC50<2uM", "Kd=4.1nM", "IC50=7uM", "Kd>9mM"]
+    table = chembl(**{"Affinity Data": cells, "pKd pIC50": [7.1, 6.2, 8.3, 5.4, 9.5, 6.6]})
+    given = {"columns": VALUE["columns"] | {"pkd": "pKd pIC50"}}
+    with pytest.raises(LabelError, match=r"several affinity types .*: 4 of 'Kd', 2 of 'IC50'; exp"):
+        read_labels(table, **given)
+    read = read_labels(table, affinity_type="Kd", **given)
+    assert (len(read), read.quantity.name) == (4, "pKd")
+
+
 @pytest.mark.parametrize("name", ["Standard Units", "KD unit", "unit"])
 def test_labels_in_several_units_are_refused_by_the_column_that_says_so(name, tmp_path):
     units = ["nM", "nM", "uM", "nM", "", "µM"]

@@ -306,7 +306,8 @@ def _whole_linker(
     start, end = linker.span()
     earliest = first.start + CYSTEINE_104
     motifs = _FRAMEWORK_4[first.chain].finditer(text, earliest, start)
-    before = text[max((_end_of_motif(x, first.chain, ()) for x in motifs), default=start) : start]
+    ends = [_end_of_motif(motif, first.chain, ()) for motif in motifs]
+    before = text[max(ends, default=first.end) : start]
     is_site = _BESIDE_LINKER.fullmatch(before) and not (
         is_constant(before, first.chain) and {*before} - {*"GS"}
     )

@@ -807,18 +807,17 @@ def _rows_of_object(text: str) -> list[dict[str, Any]]:
         return []
     if not whole:
         return []
-    data = whole.get("data")
-    lists = [value for value in whole.values() if isinstance(value, list)]
+    values = [*whole.values()]
+    lists = [value for value in values if isinstance(value, list)]
+    if {"columns", "data"} <= {*whole} <= {"columns", "index", "data"}:
+        refuse_repeated(whole["columns"])
+        return [dict(zip(whole["columns"], row, strict=True)) for row in whole["data"]]
     beside = [whole[name] for name in whole if whole[name] not in lists and name != "schema"]
     if len(lists) == 1 and all(str(value).isdecimal() or value is None for value in beside):
         (rows,) = lists  # beside counts, as of services; beside a schema of orient="table"
         if "data" in whole or (rows and isinstance(rows[0], dict)):
             return rows
-    if isinstance(data, list) and {"columns"} <= {*whole} <= {"columns", "index", "data"}:
-        refuse_repeated(whole["columns"])
-        return [dict(zip(whole["columns"], row, strict=True)) for row in data]
-    values = [*whole.values()]
-    if all(isinstance(value, list) for value in values):
+    if len(lists) == len(values):
         sizes = {*map(len, values)}
         if len(sizes) == 1 and min(sizes) > 2:  # more than the chains of one antibody
             return [dict(zip(whole, row, strict=True)) for row in zip(*values, strict=True)]

@@ -644,8 +644,7 @@ def chain_of_column(name: str) -> ChainId:
 
 def _names_chains(table: Table, name: str) -> bool:
     """Tell whether all mutations of a column name their chain."""
-    mutations = [m for cell in table.distinct_cells(name) for m in _read(str(cell))]
-    return all(mutation.chain for mutation in mutations)
+    return all(m.chain for cell in table.distinct_cells(name) for m in _read(str(cell)))
 
 
 def holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> bool:

@@ -921,14 +921,18 @@ def _name_columns(
     name_column = table.columns.get(f"{kind}_name")
     if name_column is not None and _hits(table, names, role, name_column):
         return {role: name_column}
-    fits = []
+    columns: dict[Kind, list[str]] = {"antibody": [], "antigen": []}
     for name in table.names:
-        if name in taken or not _names_side(table, names, role, name):
+        named_kind = None if name in taken else _named_kind(table, names, role, name)
+        if named_kind is None:
             continue
         # numbers are rather measurements, which may be those of names by chance
         is_called_so = any(_is_called(name, kind) for kind in (kind, None))
         if is_called_so or not holds_numbers(table, name):
-            fits.append(name)
+            columns[named_kind].append(name)
+    fits = columns[kind]
+    if options.kinds == ("antibody",):  # alone, they may be other binders, such as designed ones
+        fits = fits or columns["antigen"]
     if len(fits) > 1:
         lines = " or ".join(column_option(role, name) for name in fits)
         table.refuse(
@@ -987,12 +991,11 @@ def _has_peptides(table: Table, names: NamedSequences, name: str) -> bool:
     return 2 * len(texts) > len(cells) and are_peptides(texts)
 
 
-def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
-    """Tell whether a column holds mostly names, and of antibodies if these are asked for."""
+def _named_kind(table: Table, names: NamedSequences, role: str, name: str) -> Kind | None:
+    """Tell of which kind the names are that a column mostly holds; None if it holds others."""
     hits = _hits(table, names, role, name)
     if not hits or 2 * len(hits) < len(table.distinct_cells(name)):
-        return False
+        return None
     texts = [*dict.fromkeys(hits)][:SAMPLED]
     antibodies = sum(bool(domain_types(_residues(text))) for text in texts)
-    are_antibodies = 2 * antibodies > len(texts)
-    return are_antibodies == (role != "antigen")
+    return "antibody" if 2 * antibodies > len(texts) else "antigen"

@@ -418,10 +418,8 @@ class KnownErrors:
             best[block] = best_so_far[:, -1]
         low, high = np.quantile(best, INTERVAL).tolist()
         few, many = np.quantile(counts, INTERVAL).tolist()
-        number = np.nan
-        if np.isfinite(above):
-            number = float(probability_above(mean, sigma, Aim(above=above)).sum())
-        return Expectation(sums / DRAWS, (low, high), number, (few, many))
+        hits = probability_above(mean, sigma, Aim(above=above)) if np.isfinite(above) else np.nan
+        return Expectation(sums / DRAWS, (low, high), float(np.sum(hits)), (few, many))
 
 
 def known_errors(

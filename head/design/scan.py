@@ -47,13 +47,13 @@ from abag.head.design.sites import (
 from abag.head.labels.headers import INSIDE, PKD, Quantity
 from abag.head.models.pair_vectors import Index, given_features
 from abag.head.predictor.explain import explain_residues, residue_parts
-from abag.head.predictor.options import ScanOptions, is_run_alone
+from abag.head.predictor.options import ScanOptions
 from abag.head.predictor.predictor import Scorer
 from abag.head.predictor.scoring import (
     PredictionsByRegime,
+    as_in_the_run,
     check_table_out,
     loaded,
-    region_of_run,
     rounded,
     row_bar,
     say_random_weights,
@@ -172,16 +172,14 @@ def _add_differences(predictor: Predictor, scored: ScoredPairs, parent: Index) -
     of_parents = {name: predicted[parent] for name, predicted in parts.items()}
     pkd = scores["pkd_predicted"].to_numpy()
     scores.insert(at, "difference", pkd - predictor.mix(of_parents, regimes))
-    names = {*regimes.used.tolist()}
-    varying = predictor.varying(names)
+    mixtures = predictor.mixtures(regimes)
+    varying = predictor.varying(mixture for mixture, _ in mixtures)
     if not varying or predictor.quantity.classes:
         return
     variances = predictor.parts.difference_variance(vectors, parent, varying)
     differences = {name: predicted - of_parents[name] for name, predicted in parts.items()}
     sigma = np.zeros(len(scores))
-    for name in names:
-        mixture = predictor.regimes[name].mixture
-        rows = regimes.used == name
+    for mixture, rows in mixtures:
         square = max(mixture.spread, 1.0) ** 2 * mixture.variance(variances, len(scores))
         # trees may give a mutant the value of its parent where other parts do not
         sigma[rows] = np.sqrt(square + mixture.variance_between(differences))[rows]
@@ -383,11 +381,7 @@ def scan(
             check_table_out(out, page, sources=read, force=chosen.force)
         # scans of pIC50 say pKd, as their columns do
         quantity = PKD if predictor.quantity.affinity else predictor.quantity
-        chosen = replace(
-            chosen,
-            antibody_region=region_of_run(chosen, predictor),
-            no_antigen=is_run_alone(chosen, predictor.kinds),
-        )
+        chosen = as_in_the_run(chosen, predictor)
         advice = "Write the mutants into a table with these columns, and use abag predict."
         predictor.refuse_without_features("scan", advice)
         store = predictor.resolve_store(chosen.store)

@@ -56,6 +56,7 @@ from abag.head.labels.features import (
     ColumnBeside,
     Describing,
     find_describing,
+    read_types,
     unit_of_cells,
 )
 from abag.head.labels.headers import (
@@ -984,9 +985,10 @@ def decide_label(
 
 def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
     """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
-    says = [column, affinity_type or ""]
+    asked = affinity_type or ""
+    says = [asked if read_header(asked).names_affinity else column]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
-        says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
+        says += read_types(table).unique().tolist()
     match = re.search("(ic|ec)[ _-]*50", plain_text(" ".join(says))[0])
     return f"p{match[1].upper()}50" if match else "pKd"
 

@@ -370,10 +370,6 @@ class ReadFeatures(NamedTuple):
         return ReadFeatures(self.columns, self.cells.take(rows))
 
 
-def _from_one(at: int) -> str:
-    return str(at + 1)
-
-
 def features_of(columns: FeatureColumns, cells: FeatureCells, source: str) -> ReadFeatures:
     """Return what a predictor reads in cells, and say what of them is missing."""
     if missing := columns.describe_missing(cells):
@@ -390,7 +386,7 @@ def cells_of_run(
     columns: FeatureColumns,
     frame: pd.DataFrame,
     source: str,
-    row_name: Callable[[int], str] = _from_one,
+    row_name: Callable[[int], str] = lambda at: str(at + 1),
 ) -> FeatureCells:
     """Read the columns of a run in a table, by name; `ColumnError` if one lacks or is invalid."""
     numbers = [column.name for column in columns.numbers if not column.head]
@@ -676,6 +672,12 @@ def _describes(table: Table, name: str, label: str) -> str:
             return ""  # at the first text of most columns
         affinities += is_affinity
     return "affinity_type" if affinities else ""
+
+
+def read_types(table: Table) -> pd.Series[str]:
+    """Return the affinity type of each row, (R,), without a value behind it as in Kd=1.2nM."""
+    types = read_texts(table.frame[table.column("affinity_type")])
+    return types.str.replace(r"\s*[=<>~≤≥≈].*", "", regex=True)
 
 
 def _quantity_words(name: str) -> set[str]:

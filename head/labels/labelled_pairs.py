@@ -56,6 +56,7 @@ from abag.head.labels.features import (
     names_of,
     read_cells,
     read_logliks,
+    read_types,
     units_in_cell,
     words_as_codes,
 )
@@ -255,7 +256,7 @@ def read_label(table: SequenceTable) -> ReadLabel:
     label = one_label(table)
     affinities = read_affinities(table, label)
     if label.options.affinity_type is not None and table.has("affinity_type"):
-        types = read_texts(table.frame[table.column("affinity_type")])
+        types = read_types(table)
         affinities = affinities.of_rows((types == label.options.affinity_type).to_numpy(np.bool_))
     for column in label.describing.units:
         _refuse_other_unit(table, column, affinities)

@@ -40,7 +40,7 @@ from abag.embed.tables.table import (
 )
 from abag.head.labels.classes import read_classes, refuse_two_values, says_class
 from abag.head.labels.column import IN_THE_CELLS, ColumnMeaning, LabelLayout
-from abag.head.labels.features import ColumnBeside
+from abag.head.labels.features import ColumnBeside, read_types
 from abag.head.labels.headers import USUAL_PKD, outside, read_in_unit, to_pkd, unit_of_cell
 from abag.head.labels.options import ANTIBODY_KDA, UNITS, Label, LabelOptions
 
@@ -519,7 +519,7 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     if affinity_type is None and not table.has("affinity_type"):
         return np.ones(len(table.frame), np.bool_)
     column = table.column("affinity_type")
-    types = read_texts(table.frame[column])
+    types = read_types(table)
     # types of rows without a label need no choice
     of_labelled = types[table.frame[table.column("pkd")].notna()]
     counts = of_labelled[of_labelled != ""].value_counts()

@@ -243,50 +243,39 @@ class Parts:
 
     def predict(self, vectors: PairVectors, names: Collection[str]) -> dict[str, Floats]:
         """Return what the parts with some names predict in pKd, (P,) each."""
-        predicted = {}
-        for name in self.models.keys() & names:
-            of_part = [model.predict(vectors) for model in self.models[name]]
-            predicted[name] = np.asarray(np.mean(of_part, axis=0))
-        return predicted
+        return self.predict_with_variance(vectors, names, ())[0]
 
     def predict_with_variance(
         self,
         vectors: PairVectors,
         names: Collection[str],
-        varied: Ints | None = None,
         varying: Collection[str] | None = None,
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return what the parts with some names predict in pKd, and variances, (P,) each.
 
-        The variances, in pKd^2, are those of the parts `varying`, by default `with_variance`; of
-        pairs that are not among those `varied`, by default all, they are 0.
+        The variances, in pKd^2, are those of the parts `varying`, by default `with_variance`.
         """
-        if varied is None:
-            varied = np.arange(len(vectors))
-        if varying is None:
-            varying = self.with_variance
-        all_varied = len(varied) == len(vectors)
+        varying = self.with_variance if varying is None else varying
         predicted = {}
         variances = {}
         for name, part in self.models.items():
-            is_varying = name in varying
-            is_between = is_varying and not MODELS[name].has_variance
+            if name not in names and name not in varying:
+                continue
+            is_between = name in varying and not MODELS[name].has_variance
             of_part = []
             of_models = []
             for whole in part:
                 model, read = whole.reading(vectors)
                 if name in names or is_between:
                     of_part.append(model.predict(read))
-                if is_varying and not is_between:
-                    varying_model = cast("GaussianProcess | Trees", model)
-                    rows = read if all_varied else read.take(varied)
-                    of_models.append(varying_model.variance(rows))
+                if name in varying and not is_between:
+                    of_models.append(cast("GaussianProcess | Trees", model).variance(read))
             if name in names:
                 predicted[name] = np.asarray(np.mean(of_part, axis=0))
-            if is_varying:
-                of_varied = np.var(of_part, axis=0)[varied] if is_between else np.mean(of_models, 0)
-                variances[name] = np.zeros(len(vectors))
-                variances[name][varied] = of_varied
+            if is_between:
+                variances[name] = np.asarray(np.var(of_part, axis=0))
+            elif of_models:
+                variances[name] = np.asarray(np.mean(of_models, axis=0))
         return predicted, variances
 
     def difference_variance(
