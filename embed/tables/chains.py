@@ -470,7 +470,7 @@ class ParsedSequence(NamedTuple):
     """Residues read as X."""
     form: str = ""
     """`StringForm` of an antibody given as one string without separator, and what was found in its
-    chains (`notes.count_changes`), joined by ``+``; empty for most."""
+    chains (`pairs.count_changes`), joined by ``+``; empty for most."""
 
 
 def are_nucleotides(text: str) -> bool:

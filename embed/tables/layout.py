@@ -36,6 +36,7 @@ from abag.embed.tables.chains import (
     LONG_RUN,
     MUTATION_PARTS,
     MUTATION_ROLES,
+    MUTATIONS,
     NO_SEQUENCE,
     ROLES_OF,
     TEXT_ROLES,
@@ -660,10 +661,11 @@ def _with_mutations(top: Table, options: T, remembered: LayoutRecord, role: str)
 
     What the user says of either wins.
     """
-    of_run = {}
-    for named, name in remembered.named().items():
-        if named in (role, LIGHT_MUTATIONS, *MUTATION_PARTS) and name in top.names:
-            of_run[named] = name
+    roles = {role, *MUTATION_PARTS}
+    if role == MUTATIONS["antibody"]:
+        roles.add(LIGHT_MUTATIONS)
+    named = remembered.named()
+    of_run = {role: named[role] for role in named if role in roles and named[role] in top.names}
     return with_numbers(replace(options, columns={**of_run, **options.columns}), remembered)
 
 

@@ -557,6 +557,13 @@ def mutation_columns(
         if heavy:
             chosen = {"antibody": heavy, **chosen}
         given |= dict.fromkeys([LIGHT_MUTATIONS] * len(light), light[0] if light else "")
+    if LIGHT_MUTATIONS in given and "antibody" in kinds and "antibody" not in chosen:
+        named_so = column_option(LIGHT_MUTATIONS, given[LIGHT_MUTATIONS])
+        table.refuse(
+            f"{named_so}: no column has the mutations of heavy chains; expected one, too. Add "
+            "--column mutations=NAME, or name this one so if heavy chains have none.",
+            ColumnError,
+        )
     split = set[Kind]()
     for kind, name in chosen.items():
         if parts := find_parts(table, name, given):
