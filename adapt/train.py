@@ -299,7 +299,7 @@ def batch_pairs(rows: Ints, lengths: Ints, config: AdaptConfig, epoch: int) -> l
 CLIP = 1.0
 WEIGHT_DECAY = 0.01
 INITIAL = 2
-"""Stream of the seed for the initial weights, beside those of batches.py."""
+"""Stream of the seed for the initial weights."""
 STEP = 3
 """Stream of the seed for the dropout of a step."""
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")

@@ -1,6 +1,7 @@
 """What `rank` expects of batches beside what is true: the best pair, and the number of hits.
 
     python benchmarks/bench_batches.py FOLDER --pools pools --out batches.jsonl [--only her2 ...]
+    python benchmarks/bench_batches.py --only additive --first-draw 300 --draws 60 --starts 60 --rounds 1 --jobs 16 --pools pools --out batches.jsonl
     python benchmarks/bench_batches.py --tiny --pools pools --out batches.jsonl
 
 Campaigns are played as by `bench_campaign.py`: random pairs are measured, abag fits and predicts the
@@ -21,6 +22,9 @@ import argparse
 import json
 import shutil
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +33,8 @@ from bench_campaign import COMPOSITION, TABLES, read_library
 
 SIZES = (8, 24, 96)
 BATCH = 24
+LAWS = ((0.0, 12), (0.3, 12), (0.6, 12), (0.6, 3))
+"""Shares of the variance of errors by antigen, and antigens."""
 BEFORE = 0.9
 """Correlation of errors that was assumed."""
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -129,19 +135,21 @@ def skewed(frame):
 
 
 def make_libraries(folder, draws):
-    """Yield the name and the frame of each library; planted ones are drawn several times."""
+    """Return functions that make the libraries, by name; planted ones are drawn several times."""
+    made = {}
     for law in PLANTED:
-        yield law, lambda law=law: planted_library(law)
-        for draw in range(1, draws):
-            yield f"{law}.{draw}", lambda law=law, seed=5 + draw: planted_library(law, seed=seed)
-    yield "demo", demo_library
+        for draw in draws:
+            name = f"{law}.{draw}" if draw else law
+            made[name] = partial(planted_library, law, seed=5 + draw)
+    made["demo"] = demo_library
     if folder is None:
-        return
+        return made
     for name, file in TABLES.items():
-        yield name, lambda file=file: read_library(folder / file, 4000)
-        yield f"{name}skewed", lambda file=file: skewed(read_library(folder / file, 4000))
-    yield "hiv", lambda: hiv_library(folder / "hiv_ic50_seen.csv.gz")
-    yield "skempi", lambda: skempi_library(folder / "skempi_measurements.csv")
+        made[name] = partial(read_library, folder / file, 4000)
+        made[f"{name}skewed"] = lambda file=file: skewed(read_library(folder / file, 4000))
+    made["hiv"] = partial(hiv_library, folder / "hiv_ic50_seen.csv.gz")
+    made["skempi"] = partial(skempi_library, folder / "skempi_measurements.csv")
+    return made
 
 
 # ---- campaigns -----------------------------------------------------------------------------------
@@ -198,10 +206,11 @@ def expectations(pool, batch, above):
 
 
 def judge(pool):
-    """Yield a line per batch of a pool and way to expect something of it."""
+    """Return a line per batch of a pool and way to expect something of it."""
     scored = pd.read_parquet(pool / "scored.parquet")
     pairs = pd.read_parquet(pool / "pairs.parquet")
     above = float(pairs.loc[pairs["censored"] == 0, "pkd"].quantile(0.9))
+    lines = []
     for size in SIZES:
         batch = choose(scored, size)
         if len(batch) < size:
@@ -212,8 +221,9 @@ def judge(pool):
         for way, expected in expectations(pool, batch, above):
             low, high = expected.best_interval
             few, many = expected.above_interval
-            yield {
+            lines.append({
                 "library": pool.name.split("-")[0].split(".")[0],
+                "start": int(pool.name.split("-")[1]),
                 "pool": pool.name,
                 "size": size,
                 "way": way,
@@ -224,7 +234,8 @@ def judge(pool):
                 "expected_hits": expected.above,
                 "hits_interval": [few, many],
                 "best_of_random": float(np.mean(random)),
-            }
+            })  # fmt: skip
+    return lines
 
 
 def planted_errors(rng, pairs, share, antigens):
@@ -235,11 +246,12 @@ def planted_errors(rng, pairs, share, antigens):
     return np.sqrt(share) * of_antigen + np.sqrt(1 - share) * own, antigen
 
 
-def judge_law(share, antigens, draws=200, size=96):
-    """Yield lines for batches whose errors follow a known law, told by 10 folds of 40 pairs."""
+def judge_law(share, antigens, draws, size=96):
+    """Return lines for batches whose errors follow a known law, told by 10 folds of 40 pairs."""
     from abag.head.design.batches import KnownErrors, SharedErrors, estimate_shares
 
     rng = np.random.default_rng(0)
+    lines = []
     for draw in range(draws):
         folds = [planted_errors(rng, 40, share, antigens) for _ in range(10)]
         error = np.concatenate([of_fold for of_fold, _ in folds])
@@ -254,7 +266,7 @@ def judge_law(share, antigens, draws=200, size=96):
             "now": KnownErrors(shares).expect(mean, np.ones(size), np.arange(size), antigen, 8.0),
         }
         for way, expected in ways.items():
-            yield {
+            lines.append({
                 "library": f"share {share:g} by antigen, {antigens}",
                 "pool": str(draw),
                 "size": size,
@@ -266,7 +278,8 @@ def judge_law(share, antigens, draws=200, size=96):
                 "expected_hits": expected.above,
                 "hits_interval": list(expected.above_interval),
                 "best_of_random": float("nan"),
-            }
+            })  # fmt: skip
+    return lines
 
 
 # ---- all of them ---------------------------------------------------------------------------------
@@ -295,6 +308,22 @@ def summarise(lines, by):
     return table.round(2)
 
 
+def play_library(name, arguments, draws):
+    """Embed a library, and play its campaigns."""
+    import abag
+    from abag.core.messages import reporting
+
+    frame = make_libraries(arguments.folder, draws)[name]()
+    store = arguments.pools / f"store-{name}"
+    options = {} if arguments.head is None else {"head": arguments.head}
+    starts = arguments.starts or STARTS.get(name, (60, 200))
+    with reporting(silent=True, bars=False):
+        abag.embed_table(frame, store, device="cpu", **COMPOSITION)
+        for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+            for start in starts:
+                play(name, frame, store, arguments.pools, seed, start, arguments.rounds, options)
+
+
 def main():
     """Play what is missing, write a line per batch and way, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -302,41 +331,33 @@ def main():
     parser.add_argument("--pools", type=Path, required=True, help="folder of fits, kept and read")
     parser.add_argument("--only", nargs="*", help="of the libraries")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--draws", type=int, default=1, help="of each planted library")
+    parser.add_argument("--first-draw", type=int, default=0)
+    parser.add_argument("--starts", type=int, nargs="*", help="random pairs measured first")
     parser.add_argument("--head", help="of abag; by default its own choice")
     parser.add_argument("--tiny", action="store_true", help="two fits to the demo table")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     if arguments.tiny:
-        arguments.only, arguments.seeds = ["demo"], 1
+        arguments.only, arguments.seeds, arguments.starts = ["demo"], 1, [60]
 
-    import abag
-    from abag.core.messages import reporting
-
-    options = {} if arguments.head is None else {"head": arguments.head}
-    for name, make in make_libraries(arguments.folder, arguments.draws):
-        if arguments.only is not None and name.split(".")[0] not in arguments.only:
-            continue
-        frame = make()
-        store = arguments.pools / f"store-{name}"
-        with reporting(silent=True, bars=False):
-            abag.embed_table(frame, store, device="cpu", **COMPOSITION)
-            for seed in range(arguments.seeds):
-                starts = (60,) if arguments.tiny else STARTS.get(name, (60, 200))
-                for start in starts:
-                    play(
-                        name, frame, store, arguments.pools, seed, start, arguments.rounds, options
-                    )
-    pools = sorted(path.parent for path in arguments.pools.glob("*/scored.parquet"))
-    lines = [line for pool in pools for line in judge(pool)]
-    drawn = []
-    for share, antigens in ((0.0, 12), (0.3, 12), (0.6, 12), (0.6, 3)):
-        drawn += judge_law(share, antigens, draws=5 if arguments.tiny else 200)
+    draws = range(arguments.first_draw, arguments.first_draw + arguments.draws)
+    names = [name for name in make_libraries(arguments.folder, draws)
+             if arguments.only is None or name.split(".")[0] in arguments.only]  # fmt: skip
+    with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as processes:
+        for task in [processes.submit(play_library, name, arguments, draws) for name in names]:
+            task.result()
+        pools = sorted(path.parent for path in arguments.pools.glob("*/scored.parquet"))
+        lines = [line for task in processes.map(judge, pools) for line in task]
+        of_laws = partial(judge_law, draws=5 if arguments.tiny else 200)
+        drawn = [line for task in processes.map(of_laws, *zip(*LAWS, strict=True)) for line in task]
     with arguments.out.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in [*lines, *drawn])
     pd.set_option("display.width", 250, "display.max_columns", 30)
-    for by in ([], ["size"], ["library"]):
+    for by in ([], ["size"], ["library"], ["library", "start"]):
         print(summarise(lines, by).to_string(), end="\n\n")
     print(summarise(drawn, ["library"]).drop(columns="below random").to_string())
 

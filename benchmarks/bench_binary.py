@@ -416,9 +416,10 @@ def grid_lines(case, seed, options):
 def grid(arguments):
     """Yield lines of planted grids with known probabilities, by regime."""
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    cases = [case for case in GRIDS if not arguments.only or str(case[2]) in arguments.only]
     with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
         tasks = [pool.submit(grid_lines, case, seed, arguments.options)
-                 for seed in seeds for case in GRIDS]  # fmt: skip
+                 for seed in seeds for case in cases]  # fmt: skip
         for task in tasks:
             yield from task.result()
 
@@ -562,7 +563,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", choices=[*WORK, "summary"])
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="tables, or numbers of classes of grids"
+    )
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=100, help="of each table without effects")

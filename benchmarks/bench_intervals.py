@@ -34,7 +34,6 @@ from abag.head.evaluation.scores import (
     mean_claim,
     score_regime,
 )
-from abag.head.evaluation.verdicts import add_classes
 from abag.head.labels.headers import Quantity
 from abag.head.runs.evaluate import errors_with_bounds
 
@@ -247,7 +246,6 @@ def precision(draws):
                 score = score_regime(
                     "known", "known", tested, predicted, mean, {}, None, quantity=yes
                 )
-                add_classes(score, tested, predicted, mean, yes.classes)
                 claim = score["classes"]["average_precision"]
                 if claim is None or claim["low"] is None:
                     continue

@@ -111,18 +111,20 @@ def collect(folder, out, name, size, seed):
     found = {}
     kept = {}
     asked = []
-    weigh, stack_weights, make = weighing.weigh, weighing.stack_weights, fitting.make_predictor
+    stack_weights, make = weighing.stack_weights, fitting.make_predictor
     fit_all_pairs = fitting.fit_all_pairs
 
-    def weigh_and_keep(pairs, measured, folds, every):
-        asked.clear()
-        weighed = weigh(pairs, measured, folds, every)
-        group = weighing._weighing_groups(measured, weighed.tested)
+    def keeping(weigh):
+        def weigh_and_keep(*of_regime):
+            asked.clear()
+            return keep(weigh(*of_regime))
+
+        return weigh_and_keep
+
+    def keep(weighed):
+        pairs, measured, folds = weighed.pairs, weighed.measured, weighed.folds
         regime = measured.regime.name
-        parts_KR = [
-            weighed.tested.take([f.predicted[name] for f in folds]) for name in folds[0].parts
-        ]
-        found[f"{regime}:parts"] = np.stack(parts_KR, axis=1)
+        found[f"{regime}:parts"] = weighed.part_RK
         found[f"{regime}:truth"] = weighed.tested.pkd
         if not pairs.quantity.classes:  # those of classes follow from the link of their mixture
             found[f"{regime}:errors"] = asked[0][0]
@@ -135,7 +137,7 @@ def collect(folder, out, name, size, seed):
         weights = [weighed.mixture.weights.get(name, 0.0) for name in folds[0].parts]
         found[f"{regime}:weights"] = np.array(weights)
         found[f"{regime}:distance"] = weighed.distance
-        found[f"{regime}:groups"] = np.unique(group, return_inverse=True)[1]
+        found[f"{regime}:groups"] = np.unique(weighed.group, return_inverse=True)[1]
         found[f"{regime}:pair"] = weighed.tested.rows
         found[f"{regime}:learned"] = np.stack(
             [np.isin(np.arange(len(pairs)), learned_rows(split)) for split in measured.splits]
@@ -158,7 +160,9 @@ def collect(folder, out, name, size, seed):
         needed = {name: parts.models[name] for name in kept["needed"]}
         return replace(kept["predictor"], parts=replace(parts, models=needed))
 
-    weighing.weigh, weighing.stack_weights = weigh_and_keep, stack_and_keep
+    weighing.weigh = keeping(weighing.weigh)
+    weighing._weigh_classes = keeping(weighing._weigh_classes)
+    weighing.stack_weights = stack_and_keep
     fitting.fit_all_pairs, fitting.make_predictor = fit_all_parts, make_and_keep
     train, held_out = draw(folder, name, size, seed)
     plain = {"antibody_encoder": "composition", "antigen_encoder": "composition"}
@@ -180,13 +184,14 @@ def collect(folder, out, name, size, seed):
             chains = [sequences.chains[i] for i in sequences.of_row.tolist()]
             sides.append(Sequences.of(kind, chains))
         scorer = Scorer(kept["predictor"], open_store(at / "store"), *sides)
-        _, regimes, vectors = scorer.score(*(side.of_row for side in sides))
+        scored = scorer.score(*(side.of_row for side in sides))
         parts = kept["predictor"].parts
-        predicted, variances = parts.predict_with_variance(vectors, parts.models)
+        predicted, variances = parts.predict_with_variance(scored.vectors, parts.models)
     labelled = kept["pairs"]
     found["pairs:row"] = labelled.table.positions[labelled.row]
     found["pairs:truth"] = labelled.pkd
     found["test:row"] = pairs.positions
+    regimes = scored.regimes
     found["test:regime"] = np.array(regimes.used, dtype=str)
     found["test:far"], found["test:distance"] = regimes.is_far, regimes.distance
     found |= {f"test:variance:{name}": variance for name, variance in variances.items()}

@@ -392,6 +392,15 @@ class Options:
                 flags.append(declared.flag)
         return ", ".join(flags)
 
+    def refuse_without(self, needed: str, names: Container[str]) -> None:
+        """Refuse those of the options among `names` that are given, as what they need is not."""
+        if given := self.given(names):
+            msg = (
+                f"{given}: given without {needed}; expected both or neither. Add {needed}, or "
+                f"leave {given} out."
+            )
+            raise OptionError(msg)
+
     def filled_in(self) -> dict[str, Any]:
         """Return the values that `to_json` has in place of options that were left out."""
         return {}

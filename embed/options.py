@@ -223,13 +223,9 @@ class ExportOptions(VectorOptions, TableOptions, group="Data"):
                 "--table TABLE, or another --kind."
             )
             raise OptionError(msg)
-        of_tables = {declared.name for declared in schema(TableOptions)}
-        if self.table is None and (unread := self.given(of_tables)):
-            msg = (
-                f"{unread}: given without --table, which is read with it; expected both. Give "
-                "--table TABLE, or leave the option out."
-            )
-            raise OptionError(msg)
+        if self.table is None:
+            of_tables = {declared.name for declared in schema(TableOptions)}
+            self.refuse_without("--table TABLE", of_tables)
         for kind in KINDS:
             unread = self.given((f"{kind}_encoder", f"{kind}_pooling"))
             if unread and self.kind not in (kind, "pair", None):

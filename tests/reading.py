@@ -11,13 +11,16 @@ from abag.embed.tables.options import TableOptions
 from abag.embed.tables.pairs import check_chunks, read_pairs
 from abag.head.demo import demo_table
 from abag.head.labels.labelled_pairs import read_labelled_pairs, with_feature_columns
+from abag.head.models.config import FitConfig
 from abag.head.regimes.folds import make_splits
 from abag.head.regimes.splits import PairGroups
+from abag.head.training.inputs import layout_of_run
 
 __all__ = [
     "FORMATS",
     "demo_table",
     "groups_of",
+    "read_as_run",
     "read_chunks",
     "read_labels",
     "read_sequences",
@@ -58,6 +61,15 @@ def read_labels(table, **options):
     """Return the labelled pairs of a table; `abag.dataset` has them too, but needs a store."""
     chosen = abag.PlanOptions(**options)
     return with_feature_columns(read_labelled_pairs(table, chosen, chosen))
+
+
+def read_as_run(table, labels, options):
+    """Return the labelled pairs of a table as a run reads it whose own table had `labels`."""
+    references = labels.table.files[0].references
+    config = FitConfig(**options)
+    layout = layout_of_run(config, labels, labels.table.columns, references)
+    now = abag.PlanOptions(bad_rows=config.bad_rows, replicates="keep")
+    return with_feature_columns(read_labelled_pairs(table, now, now, layout))
 
 
 def groups_of(pairs, **options):

@@ -38,11 +38,12 @@ from abag.core.messages import reporting
 from abag.embed.tables.pairs import read_pairs
 from abag.head.design.rank import describe_rank
 from abag.head.evaluation import scores as scores_of_regimes
-from abag.head.evaluation.verdicts import add_classes, describe_strong, score_strong
+from abag.head.evaluation.verdicts import describe_strong, score_strong
 from abag.head.labels.classes import read_classes
 from abag.head.labels.column import decide_label
 from abag.head.labels.headers import Quantity
 from abag.head.labels.labelled_pairs import label_pairs, read_labelled_pairs, training_labels
+from abag.head.models import probit
 from abag.head.models.config import FitConfig
 from abag.head.models.probit import (
     Bend,
@@ -332,6 +333,15 @@ def test_the_direction_of_a_recognised_label_may_be_given():
         ("non_polyreactive", "higher"),
         ("escape", "lower"),
         ("autoreactive", "lower"),
+        ("fails to bind", "lower"),
+        ("binding lost", "lower"),
+        ("is not a binder", "lower"),
+        ("doesn't bind", "lower"),
+        ("no detectable binding", "lower"),
+        ("binding abolished", "lower"),
+        ("no loss of binding", "higher"),
+        ("does not lose binding", "higher"),
+        ("Binder (yes/no)", "higher"),
     ],
 )
 def test_a_name_that_negates_says_that_no_is_better(name, better):
@@ -506,6 +516,24 @@ def test_many_held_out_pairs_do_not_tell_the_slope_of_models_of_all_pairs():
     assert away[1] > steeper
 
 
+@pytest.mark.parametrize("thresholds", [[0.5], [-0.5, 0.5], [-1.5, -0.5, 0.5]])
+def test_the_errors_of_a_link_are_those_of_its_highest_threshold_and_slope(monkeypatch, thresholds):
+    """As maximum likelihood has them in many draws, once nothing is known before."""
+    for name in ("SLOPE_SPREAD", "THRESHOLD_SPREAD"):
+        monkeypatch.setattr(probit, name, 50.0)
+    for name, value in {"CROSS_VALIDATED": 1.0, "OF_ALL_PAIRS": 0.0, "PRIOR_GROUPS": 1e6}.items():
+        monkeypatch.setattr(probit, name, value)
+    prior = np.array(thresholds) / np.sqrt(2)
+    links = []
+    for seed in range(150):
+        known, level = latent_pairs(400, thresholds, seed)
+        links.append(fit_link(0.4 * known, level, prior))
+    found = np.cov([link.thresholds[-1] for link in links], [link.slope for link in links])
+    told = np.mean([link.errors for link in links], axis=0)
+    assert told[:2] == pytest.approx(np.diag(found), rel=0.3)
+    assert told[2] == pytest.approx(found[0, 1], abs=0.25 * np.sqrt(told[0] * told[1]))
+
+
 def test_what_is_far_is_pulled_to_the_prevalence():
     known, level = latent_pairs(2000, [1.0])
     link = link_of(known, level)
@@ -635,11 +663,9 @@ def measured_pairs(level, folds=1, weight=None):
 
 def class_scores(tested, probability, mean=0.3):
     means = np.full(len(probability), mean)
-    score = scores_of_regimes.score_regime(
+    return scores_of_regimes.score_regime(
         "known", "w", tested, probability, means, {}, None, quantity=NO_OR_YES
     )
-    add_classes(score, tested, probability, means, NO_OR_YES.classes)
-    return score
 
 
 @pytest.mark.parametrize("rows", [4, 6])
@@ -1212,3 +1238,4 @@ def test_yes_to_a_negation_is_not_what_is_better(name, better):
     assert labelled(table(**{name: words("non-binder", "binder")})).quantity.better == (
         "lower" if "polyreactive" in name else "higher"
     )
+    assert labelled(table(**{name: words("fail", "pass")})).quantity.better == "higher"

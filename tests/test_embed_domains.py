@@ -17,9 +17,11 @@ from abag.embed.tables.chains import UnsureDomains, split_domains
 D13 = (D13_HEAVY, D13_LIGHT)
 PAIRS = [(VH, VL), D13, (VH, LAMBDA), (D13_HEAVY, VL)]
 LINKERS = ["", "GGGGS" * 3, "GGGGS" * 4, "GGGGS", "XXX", "GSTSGSGKPGSGEGSTKG"]
+WITH_SITES = ["SSGGGGSGGGGSGGGGS", "GGGGSGGGGSGGGGSAS", "GGGGSGGRASGGGGSGGGGS", "SGGGGSGGGGSTSAS"]
+"""Linkers with residues of restriction sites beside their repeats."""
 
 
-@pytest.mark.parametrize("linker", LINKERS)
+@pytest.mark.parametrize("linker", [*LINKERS, *WITH_SITES, "GSGSGSGS"])
 @pytest.mark.parametrize(("heavy", "light"), PAIRS)
 def test_two_domains_are_split_in_either_order_and_the_linker_removed(heavy, light, linker):
     form = "linker" if linker else "glued"
@@ -34,6 +36,15 @@ def test_a_trimmed_domain_takes_no_residues_from_the_other_chain_or_the_linker()
     assert split_domains(LAMBDA + "G" + VH) == (VH, LAMBDA + "G", "glued")
     assert split_domains(VH[:-1] + "GGGGS" * 3 + VL[2:]) == (VH[:-1], VL[2:], "linker")
     assert split_domains(VL + "R" + "GGGGS" * 3 + VH[1:]) == (VH[1:], VL + "R", "linker")
+
+
+def test_only_the_start_of_a_constant_domain_stays_beside_a_linker():
+    for linker in ("GGGGSGG", "GGGGSGGGGSGG"):
+        assert split_domains(VL + linker + VH) == (VH, VL, "linker")
+        without_motif = VL.replace("AWYQQ", "AFYQQ")
+        assert split_domains(VH + linker + without_motif) == (VH, without_motif, "linker")
+    assert split_domains(VH + "AST" + "GGGGS" * 3 + VL) == (VH + "AST", VL, "linker")
+    assert split_domains(VL + "RT" + "GGGGS" * 3 + VH) == (VH, VL + "RT", "linker")
 
 
 @pytest.mark.parametrize("unknown", [1, 2, 3, 4, 7, 12])
@@ -84,7 +95,8 @@ def test_a_framework_motif_in_cdr3_does_not_end_the_domain():
 
 def test_a_linker_after_a_broken_framework_motif_is_removed():
     light = D13_LIGHT.replace("FGGGTKLEIK", "CGEETFLEFK")
-    assert split_domains(light + "GGGGS" * 3 + VH) == (VH, light, "linker")
+    for linker in ("GGGGS" * 3, "SS" + "GGGGS" * 3):
+        assert split_domains(light + linker + VH) == (VH, light, "linker")
 
 
 @pytest.mark.parametrize("start", ["", "A", "X", "ASTK", "ASTKGX", "TSTKGPSVFPL"])
@@ -144,7 +156,7 @@ def test_a_string_with_one_domain_is_a_chain_of_its_type():
 
 @pytest.mark.parametrize("text", ["ACD", "A" * 120])
 def test_a_short_string_without_a_known_domain_is_a_heavy_chain(text):
-    assert split_domains(text) == (text, "", "no domain")
+    assert split_domains(text) == (text, "", "unrecognised")
 
 
 @pytest.mark.parametrize(("text", "part"), [
@@ -164,13 +176,13 @@ def test_an_uncertain_split_is_refused(text, part):
 @given(st.text("ACDEFGHIKLMNPQRSTVWY", max_size=250))
 def test_a_random_string_is_never_split(text):
     try:
-        assert split_domains(text) == (text, "", "no domain")
+        assert split_domains(text) == (text, "", "unrecognised")
     except UnsureDomains:
         assert len(text) > chains.MAX_UNRECOGNIZED_RESIDUES
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.sampled_from(PAIRS), st.sampled_from(LINKERS), st.booleans(), st.data())
+@given(st.sampled_from(PAIRS), st.sampled_from(LINKERS + WITH_SITES[:1]), st.booleans(), st.data())
 def test_a_split_mutant_loses_only_the_residues_of_the_linker(pair, linker, swapped, data):
     first, second = (list(chain) for chain in (reversed(pair) if swapped else pair))
     for chain in (first, second):

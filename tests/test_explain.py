@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from trastuzumab import HEAVY, LIGHT
 
 import abag
-from abag import OutputError, PredictionError
+from abag import OptionError, OutputError, PredictionError
 from abag.embed.tables.chains import locate_positions
 
 ANTIGEN = "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSFLQ"
@@ -150,7 +150,7 @@ def test_a_run_without_parts_that_are_explained_is_refused(case, tmp_path, head)
         PredictionError, match=r"^explain: no part of the predictor compares residues"
     ):
         abag.predict(table, tmp_path / "run", explain=tmp_path / "why.csv", **options)
-    with pytest.raises(PredictionError, match=r"^explain and cross: pairs of a table"):
+    with pytest.raises(OptionError, match=r"^explain and cross: pairs of a table"):
         abag.predict(table, case.run, cross=table, explain=tmp_path / "why.csv", **options)
     with pytest.raises(OutputError, match="explain is the same file as another argument"):
         abag.predict(table, case.run, tmp_path / "s.csv", explain=tmp_path / "s.csv", **options)

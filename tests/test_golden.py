@@ -67,7 +67,7 @@ def test_each_difference_is_listed_with_both_values():
 
 
 RELEASED = Path(__file__).parent / "golden" / "formats"
-"""A store, a run and a predictor of an earlier version, by tests/golden/make_formats.py."""
+"""A store, a run and predictors of an earlier version, by tests/golden/make_formats.py."""
 
 
 def test_files_of_a_released_version_are_read(tmp_path):
@@ -78,10 +78,11 @@ def test_files_of_a_released_version_are_read(tmp_path):
     store = abag.open_store(files / "store")
     vectors = store.vectors("antigen", pairs["antigen"])[:, :4]
     np.testing.assert_allclose(vectors, expected["vectors"], atol=1e-6)
-    scores = abag.load_predictor(files / "predictor").predict(**pairs, store=files / "store")
-    assert scores["regime"].tolist() == expected["scores"]["regime"]
-    for name in ("pkd_predicted", "sigma"):
-        np.testing.assert_allclose(scores[name], expected["scores"][name], atol=1e-4)
+    for folder, columns in expected["scores"].items():
+        scores = abag.load_predictor(files / folder).predict(**pairs, store=files / "store")
+        assert scores["regime"].tolist() == columns.pop("regime")
+        for name, values in columns.items():
+            np.testing.assert_allclose(scores[name], values, atol=1e-4)
 
 
 def test_a_run_of_a_released_version_is_scored_reported_and_used(tmp_path):

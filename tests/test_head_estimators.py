@@ -208,11 +208,12 @@ def test_errors_of_a_regressor_name_only_options_that_it_has(store, X, y, which)
         model.fit(*spoiled(X, y, which))
     text = str(caught.value)
     assert {*caught.value.options} <= {*model.get_params()}
-    for name in OF_TABLES_AND_RUNS - {"antigen", "label"}:  # words, too
+    for name in OF_TABLES_AND_RUNS - {"add", "antigen", "label"}:  # words, too
         assert not re.search(rf"\b{name}\b", text)
     assert not re.search(r'--label|\blabel[,=]|antigen=|"(pkd|label)": "', text)
     first, *_ = text.splitlines()
     assert re.search(r"[.;] [A-Z][^;]*\.$", first), text  # what to do
+    assert (which != "no residues") or first.endswith("labels. Fix them.")  # they are in X
 
 
 @pytest.mark.ci

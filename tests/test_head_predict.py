@@ -29,6 +29,7 @@ import abag
 from abag import (
     EncoderError,
     MissingVectors,
+    OptionError,
     OutputError,
     PredictionError,
     SequenceError,
@@ -683,7 +684,7 @@ def test_a_table_crossed_with_itself_keeps_the_columns_of_each_kind(case, tmp_pa
 
 
 def test_a_cross_and_a_single_antigen_are_refused(case, tmp_path):
-    with pytest.raises(PredictionError, match="antigen and cross"):
+    with pytest.raises(OptionError, match="antigen and cross"):
         run_predict(case, case.frame, tmp_path / "o.csv", cross=case.frame, antigen="MKT")
 
 

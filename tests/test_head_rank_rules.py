@@ -20,6 +20,7 @@ from abag.head.design.batches import (
     SharedErrors,
     best_first,
     choose_capped,
+    degrees_of_sigma,
     estimate_shares,
     unsure_of_best,
 )
@@ -226,6 +227,29 @@ def test_the_best_of_many_is_expected_beyond_the_few_labels_of_a_run():
         beyond.append(best - expected.best_of_first[-1])
     assert np.mean(inside) >= 0.85
     assert abs(np.mean(beyond)) < 0.2
+
+
+def test_sigma_that_few_related_errors_tell_makes_the_best_of_a_batch_less_sure(monkeypatch):
+    """Errors of one model, held-out and new, have a quarter of their variance in common."""
+    monkeypatch.setattr(batches, "DRAWS", 500)
+    mean = np.linspace(8, 7.6, 96)
+    rng = np.random.default_rng(0)
+
+    def errors(number):
+        common = np.sqrt(0.25) * rng.standard_normal()
+        return common + np.sqrt(0.75) * rng.standard_normal(number)
+
+    inside = []
+    for _ in range(600):
+        sigma = np.full(96, np.sqrt(np.square(errors(20)).mean()))
+        best = (mean + errors(96)).max()
+        for degrees in (np.inf, degrees_of_sigma(20, 0.25)):
+            known = KnownErrors(SharedErrors(0.25), degrees=degrees)
+            low, high = known.expect(mean, sigma).best_interval
+            inside.append(low <= best <= high)
+    assert np.mean(inside[::2]) < 0.84  # as if sigma were known
+    assert 0.87 < np.mean(inside[1::2]) < 0.94
+    assert degrees_of_sigma(0, 0.3) == 2.0
 
 
 def test_a_few_labels_far_above_the_others_do_not_let_expect_more_than_is_predicted():

@@ -95,6 +95,18 @@ def test_what_the_table_has_instead_wins_and_is_said(case, tmp_path, said):
     assert predicted.tolist() == pytest.approx(expected["pkd_predicted"].tolist(), abs=1e-4)
 
 
+def test_a_column_of_other_antigens_is_not_passed_over_for_that_of_the_run(case, tmp_path, said):
+    other = new_table(tmp_path, **{"human antigen (aa)": ANTIGEN[::-1]})
+    with pytest.raises(abag.ColumnError, match=r"'human antigen \(aa\)' may hold it"):
+        abag.predict(other, case / "run", tmp_path / "out.csv")
+    faulty = new_table(tmp_path, antigen=f"{ANTIGEN[::-1]}*{ANTIGEN}")
+    with pytest.raises(abag.AbagError, match=r"column 'antigen': character '\*'"):
+        abag.predict(faulty, case / "run", tmp_path / "out.csv", bad_rows="error")
+    for names in ({"human antigen (aa)": ANTIGEN}, {"target": "HER2"}):
+        abag.predict(new_table(tmp_path, **names), case / "run", tmp_path / "out.csv", force=True)
+        assert "new.csv: the antigen of the run is taken for all rows" in said
+
+
 def test_the_only_antigen_of_a_run_is_taken_until_a_second_one_is_added(tmp_path, said):
     frame = library().rename(columns={"clone seq A": "heavy", "clone seq B": "light"})
     frame = frame.rename(columns={"result": "pKd"}).assign(antigen=ANTIGEN)

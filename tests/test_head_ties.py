@@ -54,4 +54,3 @@ def test_regimes_with_one_prediction_are_found_over_parts_of_a_table():
     few = PredictionsByRegime(PKD, KINDS)
     few.add(scores(known=[8.0] * 9, new_antibody=[7.0, 9.0]))
     assert (few.same, few.describe("row")) == ({}, [])
-    assert PredictionsByRegime(PKD, KINDS).can_rank

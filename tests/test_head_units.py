@@ -131,7 +131,7 @@ UNKNOWN = (
     "log10 Ka", "log10 KD (fM)", "IC50 (g/mL)", "KD (nM, uM)", "KD – log10 (nM)", "KD² (nM)",
     "K (nM)", "亲和力 (nM)", "pKd (KD nM)", "KD1",
     "log2 KD (nM)", "KD (log2 nM)", "sqrt KD (nM)", "KD (M) x 1e9", "KD × 10⁹ (M)",
-    "KD (M) ×10-9", "KD (n M)", "dG (REU)", "dG_separated",
+    "KD (M) ×10-9", "KD (n M)", "KD (10 nM)", "KD (nM/10)", "KD (aM)", "dG (REU)", "dG_separated",
     "normalized KD (nM)", "inverse KD (nM)", "KD rank (nM)", "Kd_min", "KD format", "KD by mass",
 )  # fmt: skip
 

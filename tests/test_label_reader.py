@@ -418,6 +418,13 @@ def test_numbers_as_publications_write_them_are_refused_with_how_to_write_them(c
     ("name", "cells", "options", "nanomolar", "sides"),
     [
         ("KD (nM)", ["7", "> 10 µM", "300 pM", "2 nM", "≤1E-9M"], {}, [7, 1e4, 0.3, 2, 1], "0<00>"),
+        (
+            "KD (nM)",
+            ["7", "above 10 µM", "less than 2", "at least 30"],
+            {},
+            [7, 1e4, 2, 30],
+            "0<><",
+        ),
         ("KD", ["7 nM", "1.5nM", "0.3 nM"], {}, [7, 1.5, 0.3], "000"),
         (
             "Affinity",
@@ -450,6 +457,13 @@ def test_a_number_without_a_unit_is_no_label_where_the_others_state_theirs():
     assert "'KD': 7 is not a valid label; expected a number with its unit" in refused
     few = table.drop(index=range(500))
     assert "use --column pkd=KD --label UNIT" in abag.plan(few)["refused"]
+
+
+def test_numbers_without_a_unit_beside_some_with_one_are_never_read_as_pkd():
+    table = with_words([]).rename(columns={"KD (nM)": "affinity"}).head(4)
+    table = table.assign(affinity=["7.5", "8 nM", "6.5", "9"])
+    with pytest.raises(AbagError, match=r"'8 nM', and others without.* pkd=affinity --label UNIT"):
+        read_labels(table, columns={"pkd": "affinity"}, bad_rows="skip")
 
 
 @pytest.mark.parametrize("name", ["KD (nM) ± SD", "KD ± SEM (nM)", "EC50 +/- SD, nM"])

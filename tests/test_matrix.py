@@ -199,8 +199,10 @@ def test_a_column_of_yes_and_no_is_no_antigen_of_a_matrix_of_numbers():
 @pytest.mark.parametrize("mark", ["-", "NT", "not tested", "."])
 def test_an_antigen_that_hardly_anything_was_tested_on_is_one_of_a_matrix(mark):
     cells = CELLS.assign(**{ANTIGENS[1]: [mark, mark, "7.5"]})
+    header = ANTIGENS[1][:20]
     with pytest.raises(
-        abag.LabelError, match=rf"2 rows are bad.*\n.*'{mark}' is not a valid label"
+        abag.LabelError,
+        match=rf"2 rows are bad.*\n.*column '{header}.*'{mark}' is not a valid label",
     ):
         read_labels(cells, matrix=True, label="kd_nm")
     assert len(read_labels(cells, matrix=True, label="kd_nm", bad_rows="skip")) == 3

@@ -269,6 +269,20 @@ def refusal(cells, **options):
     return str(caught.value)
 
 
+@pytest.mark.parametrize("others", [{}, {"antigen_mutations": "of_antigen"}])
+def test_mutations_of_light_chains_alone_are_never_left_out(others):
+    cells = {"l": [named(LIGHT, 91, "K"), "WT"], "of_antigen": ["WT", "WT"]}
+    table = pd.DataFrame(cells | {"heavy": HEAVY, "light": LIGHT, "antigen": RBD})
+    with pytest.raises(ColumnError, match="no column has the mutations of heavy chains"):
+        read_sequences(table, columns={"light_mutations": "l", **others})
+    (unchanged, changed) = sorted(
+        read_sequences(table, columns={"mutations": "l"}).antibodies.chains,
+        key=lambda chains: chains[1] != LIGHT,
+    )
+    assert unchanged == (HEAVY, LIGHT)
+    assert changed == (HEAVY, exchanged(LIGHT, (91, "K")))
+
+
 def test_every_wild_type_residue_is_checked_and_bad_rows_are_listed():
     good = named(HEAVY, 33, "A")
     text = refusal([good, "W33A", good, "W500A"], parent=f"{HEAVY}|")

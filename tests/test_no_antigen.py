@@ -290,6 +290,17 @@ def test_evaluate_reads_a_table_of_antibodies_alone(folder, frame):
     assert scores["pairs"] == scores["in_training"]["pair"] == len(frame)
 
 
+def test_predictions_of_antibodies_alone_are_not_ranked_within_antigens(folder, frame):
+    level = frame.pop("expression (mg/L)")
+    frame["prediction"] = level + np.random.default_rng(1).normal(0, 0.1, len(frame))
+    judged = abag.evaluate(folder / "run", predictions=frame)["predictions"]["regimes"]
+    assert [regime["sentence"] for regime in judged] == [
+        f"{regime['words']}: ranking is better than chance; errors are smaller than those of the "
+        "mean"
+        for regime in judged
+    ]
+
+
 def test_the_candidates_of_a_run_are_ranked(folder, frame, tmp_path):
     others = frame.assign(heavy=frame["heavy"] + "A")  # not those that the run has measured
     abag.predict(others[["heavy"]], folder / "run", tmp_path / "p.csv")

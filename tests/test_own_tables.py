@@ -196,6 +196,14 @@ def test_variable_domains_that_no_role_uses_are_an_error_whose_options_settle_it
         abag.plan(table)
 
 
+@pytest.mark.parametrize("written", [">ab L\n{}", '"{}"', "{};", "{} (kappa)", "1 {}"])
+def test_light_chains_with_text_beside_their_residues_are_never_left_out(written):
+    light = [written.format(text) for text in LIGHTS]
+    table = pd.DataFrame({"VH": HEAVIES, "chain 2": light, "antigen": AG})
+    with pytest.raises(AbagError, match=r"column 'chain 2': character .* not a valid residue"):
+        read_sequences(table)
+
+
 @pytest.mark.parametrize("names", [("kappa", "lambda"), ("VK", "VL"), ("chain 2", "chain 3")])
 def test_light_chains_in_two_columns_are_never_half_read(names):
     light = [text if at % 2 else "" for at, text in enumerate(LIGHTS)]
@@ -258,14 +266,17 @@ def test_antibodies_without_a_light_chain_are_counted_beside_others(tmp_path):
     assert not read_sequences(table.assign(light="")).notes
 
 
-def test_more_than_twenty_bad_rows_are_counted():
-    table = pd.DataFrame({"heavy": ["E*V"] * 25 + HEAVIES, "antigen": AG})
+def test_many_bad_rows_are_counted_and_each_reason_is_shown():
+    stopped = ["E*V"] * 25
+    unknown = [f"EV{sign}Q" for sign in "1234567"]
+    table = pd.DataFrame({"heavy": [*stopped, *unknown, *HEAVIES], "antigen": AG})
     with pytest.raises(AbagError) as caught:
         abag.plan(table)
-    _, same, more = str(caught.value).split("\n  ")
+    _, same, *each, rest = str(caught.value).split("\n  ")
     assert same.startswith("rows 1, 2, 3, 4, ")
-    assert ", 19, 20, column 'heavy': character '*'" in same
-    assert more == "and 5 more"
+    assert ", 19, 20 and 5 more, column 'heavy': character '*'" in same
+    assert [line.partition(", ")[0] for line in each] == [f"row {row}" for row in range(26, 30)]
+    assert rest == "rows 30, 31, 32: unknown residue, too"
 
 
 def test_bad_rows_of_later_chunks_are_listed_too(tmp_path):
@@ -867,6 +878,16 @@ def test_measurements_of_different_quantities_are_told_by_their_cells(types):
     assert len(read_labels(table, label="kd_nm", affinity_type=types[1], **VALUE)) == 3
     table["Standard Type"] = "IC50"
     assert read_labels(table, label="kd_nm", **VALUE).quantity.name == "pIC50"
+
+
+def test_types_are_told_from_cells_that_have_the_value_too_as_pdbbind_writes_them():
+    cells = ["Kd=1.5nM", "Kd~3nM", "IC50<2uM", "Kd=4.1nM", "IC50=7uM", "Kd>9mM"]
+    table = chembl(**{"Affinity Data": cells, "pKd pIC50": [7.1, 6.2, 8.3, 5.4, 9.5, 6.6]})
+    given = {"columns": VALUE["columns"] | {"pkd": "pKd pIC50"}}
+    with pytest.raises(LabelError, match=r"several affinity types .*: 4 of 'Kd', 2 of 'IC50'; exp"):
+        read_labels(table, **given)
+    read = read_labels(table, affinity_type="Kd", **given)
+    assert (len(read), read.quantity.name) == (4, "pKd")
 
 
 @pytest.mark.parametrize("name", ["Standard Units", "KD unit", "unit"])

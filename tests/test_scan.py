@@ -23,6 +23,8 @@ import abag
 from abag import AbagError, MissingVectors, OptionError, OutputError, PredictionError
 from abag.embed.tables.chains import locate_positions
 from abag.head.design.scan import describe_scan
+from abag.head.models import kernels
+from abag.head.models.pair_vectors import Standardizer
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 ANTIGEN = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
@@ -302,7 +304,7 @@ def test_all_combinations_are_scored_where_there_are_few(case, tmp_path):
 
 
 def test_drawn_mutants_need_a_number_of_mutations(case, tmp_path):
-    with pytest.raises(OptionError, match="drawn: is of mutants with several mutations"):
+    with pytest.raises(OptionError, match="drawn: given without mutations=LIST; expected both"):
         run_scan(case, tmp_path / "a.csv", drawn=5)
     with pytest.raises(OptionError, match=r"mutations: \(2,\) is out of range"):
         run_scan(case, tmp_path / "a.csv", mutations=(2,))
@@ -414,6 +416,29 @@ def plain_kernels(process, antibody, antigen):
     a = cross_a[:, train.index[0]]
     g = cross_g[0][train.index[1]]
     return prior, settings.product * a * g + share * (a + g)
+
+
+def test_mutants_are_predicted_once_and_scaled_as_often_as_they_are_read(
+    case, tmp_path, monkeypatch
+):
+    predicted, scaled = [], []
+    predict_process, apply = kernels.GaussianProcess.predict, Standardizer.apply
+
+    def predict(process, vectors):
+        predicted.append(len(vectors))
+        return predict_process(process, vectors)
+
+    def scale(scaling, x_ND):
+        scaled.append(len(x_ND))
+        return apply(scaling, x_ND)
+
+    monkeypatch.setattr(kernels, "BLOCK", 16)  # in each of which all were scaled
+    predictor = abag.load_predictor(case.runs["gp"])
+    monkeypatch.setattr(kernels.GaussianProcess, "predict", predict)
+    monkeypatch.setattr(Standardizer, "apply", scale)
+    summary, _, _ = run_scan(case, tmp_path / "a.csv", predictor, region="cdrh3")
+    assert predicted == [1, summary["rows"] + 1]
+    assert sum(scaled) < 10 * summary["rows"]
 
 
 def test_a_single_model_without_variance_gives_no_sigma_of_differences(case, tmp_path):

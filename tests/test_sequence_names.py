@@ -108,6 +108,18 @@ def test_measurements_are_not_looked_up_as_names_nor_rows_of_the_file_as_its_nam
         read_sequences(table, **options)
 
 
+def test_names_of_other_binders_are_looked_up_if_antibodies_are_alone(tmp_path):
+    write_fasta(tmp_path / "b.fasta", [("b1", ANTIGEN), ("b2", ANTIGEN[::-1])])
+    table = pd.DataFrame({"design": ["b2", "b1"], "pKd": [7, 8]})
+    options = {"sequences": (str(tmp_path / "b.fasta"),), "no_antigen": True}
+    read = read_sequences(table, **options)
+    assert chains_of(read, "antibody") == [(ANTIGEN[::-1], ""), (ANTIGEN, "")]
+    # beside names of antibodies, those are of antigens
+    write_fasta(tmp_path / "b.fasta", [("b1", HEAVY), ("b2", OTHER_HEAVY), ("her2", ANTIGEN)])
+    read = read_sequences(table.assign(target="her2"), **options)
+    assert chains_of(read, "antibody") == [(OTHER_HEAVY, ""), (HEAVY, "")]
+
+
 def test_a_table_with_a_row_per_chain_names_antibodies(tmp_path):
     rows = [("a", "H", HEAVY), ("a", "L", LIGHT), ("b", "heavy", OTHER_HEAVY)]
     pd.DataFrame(rows, columns=["name", "chain", "sequence"]).to_csv(tmp_path / "c.csv")
@@ -285,7 +297,7 @@ def test_a_light_chain_is_not_read_from_the_record_of_a_heavy_one(tmp_path):
     table = pd.DataFrame({"heavy": ["t", "7D12"], "light": ["t", "7D12"], "antigen": ANTIGEN})
     with pytest.raises(
         abag.AbagError,
-        match=r"row 2, column 'light': '7D12' is a heavy chain in a\.fasta; expected a light chain",
+        match=r"'light': '7D12' has no light chain sequence in a\.fasta, where it is a heavy",
     ):
         read_sequences(table, sequences=(path,))
 

@@ -81,13 +81,13 @@ def test_a_table_as_pandas_writes_it_as_json_is_read(tmp_path, orient, indent):
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("wrap", [lambda rows: {"data": rows}, lambda rows: {
     name: [row[name] for row in rows] for name in rows[0]
-}])  # fmt: skip
+}, lambda rows: {"items": rows, "total": 3, "next": None}])  # fmt: skip
 def test_a_table_in_one_object_of_json_is_read(tmp_path, wrap, indent):
     rows = [{"heavy": f"EV{letter}", "antigen": "MKT", "pKd": 7} for letter in "QKR"]
     (tmp_path / "a.json").write_text(json.dumps(wrap(rows), indent=indent))
     read = read_table(tmp_path / "a.json").frame
     assert read.to_dict("records") == [row | {"pKd": "7"} for row in rows]
-    (tmp_path / "b.json").write_text(json.dumps(rows[0], indent=indent))
+    (tmp_path / "b.json").write_text(json.dumps(rows[0] | {"assays": [{"Kd": 3}]}, indent=indent))
     assert read_table(tmp_path / "b.json").frame["heavy"].tolist() == ["EVQ"]
 
 

@@ -20,21 +20,11 @@ import pandas as pd
 from abag.core.messages import counted, quoted
 from abag.embed.tables.chains import CHAIN_ROLES, MISSING_TEXT, ChainPlaces
 
-AIRR_TEXTS = (
-    "sequence_id",
-    "locus",
-    "cell_id",
-    "sequence_alignment_aa",
-    "sequence_aa",
-    "v_call",
-    "c_call",
-    "j_call",
-    "productive",
-)
-"""Columns that are read as text."""
 _CALLS = ("v_call", "c_call", "j_call")
 """Columns of genes, whose names begin with the locus."""
 _RESIDUES = ("sequence_alignment_aa", "sequence_aa")
+_TEXTS = ("sequence_id", "locus", "cell_id", *_RESIDUES, *_CALLS, "productive")
+"""Columns that are read as text."""
 _REPLACED = ("sequence_id", "locus", "cell_id", *_RESIDUES)
 """Columns that become ``id``, ``heavy`` and ``light``."""
 _BREAK = "\x1f"
@@ -147,7 +137,7 @@ def join_cells(
 
 def _read_records(values: pd.DataFrame, sources: list[str]) -> pd.DataFrame:
     """Read the cell of each rearrangement, its chain and what is wrong with it."""
-    text = values.reindex(columns=AIRR_TEXTS).astype(object).fillna("").astype(str)
+    text = values.reindex(columns=_TEXTS).astype(object).fillna("").astype(str)
     aligned, whole = (text[name].str.replace(r"[.-]", "", regex=True) for name in _RESIDUES)
     locus = text["locus"].str.upper().str.strip().replace(_LOCI_OF_OAS)
     for name in _CALLS:

@@ -33,7 +33,7 @@ from abag.core.messages import quoted
 ChainName = Literal["heavy", "light"]
 CHAIN_ROLES: tuple[ChainName, ChainName] = ("heavy", "light")
 """Roles that a user may leave empty: ``--column light=`` says that no column is the light chain."""
-StringForm = Literal["one chain", "no domain", "glued", "linker", "repeated"]
+StringForm = Literal["one chain", "unrecognised", "glued", "linker", "repeated"]
 """What a string was: one variable domain, none that is known, two without or with a linker, or the
 same heavy chain twice."""
 
@@ -72,7 +72,9 @@ _J_SEGMENT = {
 _CYSTEINE_23 = re.compile("C(?=.{7,25}W)")
 _CONSERVED = re.compile("C.{7,25}W.{45,85}C.{3,60}[WF]..G")
 """Cysteine 23, tryptophan 41, cysteine 104 and the J segment motif."""
-_LINKER = re.compile("(?:G{2,5}S)+|X{2,}|GSTSGSGKPGSGEGSTKG")
+_LINKER = re.compile("(?:G{1,5}S){2,}|G{2,5}S|X{2,}|GSTSGSGKPGSGEGSTKG")
+_BESIDE_LINKER = re.compile("[GS]+|[GSATR]{2,}")
+"""What restriction sites and incomplete repeats add to a linker, between it and a domain."""
 # The start of CH1, C-kappa and C-lambda: PSVFPLAP, PSVYPLAP, PSVFIFPP, PTVSIFPP, PSVTLFPP ...
 CONSTANT_MOTIF = "P[ST]V..[LF].P"
 CONSTANT_STARTS = {
@@ -141,7 +143,7 @@ def split_domains(sequence: str) -> DomainSplit:
     domains = find_domains(sequence)
     if not domains:
         _refuse_unexplained(sequence, MAX_UNRECOGNIZED_RESIDUES)
-        return DomainSplit(sequence, "", "no domain")
+        return DomainSplit(sequence, "", "unrecognised")
     _refuse_unexplained(sequence[: domains[0].start])
     tail = sequence[domains[-1].end :]
     if not re.match(f".{{0,25}}{CONSTANT_MOTIF}", tail):
@@ -251,7 +253,7 @@ def _split_at_boundary(sequence: str, domains: tuple[Domain, ...]) -> DomainSpli
     first, second = domains
     end, start = _boundary(sequence, first, second)
     between = sequence[end:start]
-    short = 0 < len(between) < SHORTEST_LINKER and not _LINKER.fullmatch(between)
+    short = 0 < len(between) < SHORTEST_LINKER and not _LINKER.search(between)
     # a longer part of a constant region is no linker, and where it ends cannot be told
     long = len(between) > LONGEST_REMNANT and is_constant(between[:LONGEST_REMNANT], first.chain)
     if short or long or start < end:
@@ -273,7 +275,7 @@ def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
         if abs(linker.end() - second.start) < ALIGNMENT_SLACK:
             if linker.start() in complete and linker[0].startswith("X"):  # its unknown residues
                 return linker.start(), linker.start()
-            return linker.span()
+            return _whole_linker(linker, first, complete)
     starts = {start for start in complete if abs(start - second.start) < ALIGNMENT_SLACK}
     motifs = _FRAMEWORK_4[first.chain].finditer(sequence, earliest, latest)
     ends = {_end_of_motif(motif, first.chain, starts) for motif in motifs}
@@ -291,6 +293,30 @@ def _boundary(sequence: str, first: Domain, second: Domain) -> tuple[int, int]:
     if abs(end - start) < ALIGNMENT_SLACK:
         start = end
     return end, start
+
+
+def _whole_linker(
+    linker: re.Match[str], first: Domain, complete: Collection[int]
+) -> tuple[int, int]:
+    """Return where a known linker begins and ends, with what it has beside its repeats.
+
+    It is between framework 4 of the first domain and the `complete` second one, if these are known.
+    """
+    text = linker.string
+    start, end = linker.span()
+    earliest = first.start + CYSTEINE_104
+    motifs = _FRAMEWORK_4[first.chain].finditer(text, earliest, start)
+    ends = [_end_of_motif(motif, first.chain, ()) for motif in motifs]
+    before = text[max(ends, default=first.end) : start]
+    is_site = _BESIDE_LINKER.fullmatch(before) and not (
+        is_constant(before, first.chain) and {*before} - {*"GS"}
+    )
+    if is_site:
+        start -= len(before)
+    behind = [text[end:at] for at in complete if _BESIDE_LINKER.fullmatch(text[end:at])]
+    if not behind:  # no domain begins with G
+        end += len(text[end:]) - len(text[end:].lstrip("G"))
+    return start, end + len(max(behind, key=len, default=""))
 
 
 def _end_of_motif(motif: re.Match[str], chain: ChainName, starts: Collection[int]) -> int:
@@ -444,7 +470,7 @@ class ParsedSequence(NamedTuple):
     """Residues read as X."""
     form: str = ""
     """`StringForm` of an antibody given as one string without separator, and what was found in its
-    chains (`notes.count_changes`), joined by ``+``; empty for most."""
+    chains (`pairs.count_changes`), joined by ``+``; empty for most."""
 
 
 def are_nucleotides(text: str) -> bool:

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from abag.core.errors import TableError
 from abag.core.messages import quoted
 from abag.embed.tables.chains import (
     ALONE,
@@ -42,7 +43,7 @@ from abag.embed.tables.columns import (
 from abag.embed.tables.formats import CHUNK_ROWS
 from abag.embed.tables.numbering import domain_types
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import Table, listed_cells
+from abag.embed.tables.table import Table, listed_cells, read_numbers
 
 CHECKED_AT_MOST = 20  # cells of a column by which its content is recognized
 SHORT = 20  # residues below which a chain may be a name, such as VEGF, or the H of a PDB file
@@ -93,8 +94,10 @@ _CHAIN_LETTERS = {
     "light": re.compile("[lk]|([lk]|fabl|fvl)(chain|seq|sequence|aa)|(chain|seq|sequence|aa)[lk]"),
 }
 """Names of columns that hold chains if one of the other chain is beside them."""
-_NOT_RESIDUES = str.maketrans(REPLACED, "X" * len(REPLACED), "-.*")
-"""Spelling of a sequence that may be aligned, and its residues that are read as X."""
+_AS_X = str.maketrans(REPLACED, "X" * len(REPLACED))
+_BESIDE_RESIDUES = re.compile(r"(?m)^\s*>.*|[^A-Z|:,;\t]|[,;\t]\s*\Z")
+"""What a cell may have beside residues: a line of FASTA, gaps, numbers, quotation marks. With other
+commas or tabs, it is lines of a table that a quotation mark joins."""
 
 
 def with_content(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -182,11 +185,13 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     Few cells are enough: those that are too short for a domain, such as notes, are not counted.
     """
     row_of_text: dict[str, int] = {}
-    column = table.frame[name].iloc[:CHUNK_ROWS]
-    rows = np.arange(len(column))
-    if isinstance(column.dtype, pd.StringDtype):  # text files have many columns of short ones
-        lengths = column.str.len().to_numpy(np.float64, na_value=0)
-        rows = np.flatnonzero(lengths >= WHOLE_DOMAIN)
+    column = table.frame[name]
+    rows = np.arange(min(len(column), CHUNK_ROWS))
+    if isinstance(column.dtype, pd.StringDtype):  # text files have 10,000 columns of short ones
+        lengths = pc.utf8_length(pa.array(column.array[:CHUNK_ROWS]))
+        rows = np.flatnonzero(np.asarray(lengths) >= WHOLE_DOMAIN)
+    if not len(rows):
+        return []
     for row, cell in zip(rows.tolist(), listed_cells(column.iloc[rows]), strict=True):
         if isinstance(cell, str) and len(cell) >= WHOLE_DOMAIN:
             row_of_text.setdefault(cell, row)
@@ -194,7 +199,7 @@ def domain_cells(table: Table, name: str) -> list[tuple[int, str]]:
     picked = np.linspace(0, len(texts) - 1, min(len(texts), CHECKED_AT_MOST)).astype(int)
     cells = []
     for at in picked.tolist():
-        residues = "".join(unlisted(texts[at]).upper().split()).translate(_NOT_RESIDUES)
+        residues = _BESIDE_RESIDUES.sub("", unlisted(texts[at]).upper()).translate(_AS_X)
         if not is_sequence(residues) or _NUCLEOTIDE_LETTERS.issuperset(residues):
             continue
         if domain_types(residues):
@@ -394,23 +399,22 @@ def refuse_other_header(table: Table) -> None:
     """
     for name in map(str, table.names):
         if len(name) >= WHOLE_DOMAIN and name.isupper() and is_peptide(name):
-            msg = (
-                f"{table.source}: the first line holds a sequence, {quoted(name)}; expected the "
-                "names of the columns. Add a line with them, such as heavy,light,antigen,pKd."
+            table.refuse(
+                f"the first line holds a sequence, {quoted(name)}; expected the names of the "
+                "columns. Add a line with them, such as heavy,light,antigen,pKd.",
+                MissingColumn,
             )
-            raise MissingColumn(msg)
     first = table.frame.head(CHECKED_AT_MOST)
     for number, cells in enumerate(zip(*(listed_cells(first[x]) for x in first), strict=True)):
         names = [text for cell in cells if isinstance(cell, str) and (text := cell.strip())]
         if any(map(LONG_RUN.search, names)):  # a pair, beside the types of its chains
             return
         if len(may_hold(names, {}, SEQUENCE_ROLES)) > 1:
-            msg = (
-                f"{table.source}: row {table.first_row + number} holds "
-                f"{quote_some(names)}; expected the names of the columns in the first line. "
-                "Remove the lines above it."
+            table.refuse(
+                f"row {table.first_row + number} holds {quote_some(names)}; expected the names of "
+                "the columns in the first line. Remove the lines above it.",
+                MissingColumn,
             )
-            raise MissingColumn(msg)
 
 
 def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind]) -> None:
@@ -424,25 +428,22 @@ def refuse_exchanged(table: Table, options: TableOptions, kinds: Sequence[Kind])
     if exchanged and options.chains != "auto":
         heavy_option = column_option("heavy", columns.get("light", "NAME"))
         light_option = column_option("light", columns.get("heavy", "NAME"))
-        msg = (
-            f"{table.source}: most rows hold a light chain in the place of the heavy one, or the "
-            "reverse; expected heavy and light. Exchange the columns with "
-            f"{heavy_option} {light_option}, or use --chains auto."
+        table.refuse(
+            "most rows hold a light chain in the place of the heavy one, or the reverse; expected "
+            f"heavy and light. Exchange the columns with {heavy_option} {light_option}, or use "
+            "--chains auto."
         )
-        raise TableError(msg)
     # antigens may be antibodies, so that they alone decide nothing
     others = [role for role, content in held.items() if content == "antigen"]
     if not others or antigens is None or len(kinds) < len(KINDS):
         return
     content = role_by_content(table, antigens)
     if content not in ("antigen", ""):
-        msg = (
-            f"{table.source}: most antigens are variable domains of antibodies, and most "
-            "antibodies hold another chain; expected antibodies and antigens. Exchange the columns "
-            f"with {column_option(content, antigens)} "
-            f"{column_option('antigen', columns[others[0]])}."
+        table.refuse(
+            "most antigens are variable domains of antibodies, and most antibodies hold another "
+            "chain; expected antibodies and antigens. Exchange the columns with "
+            f"{column_option(content, antigens)} {column_option('antigen', columns[others[0]])}."
         )
-        raise TableError(msg)
 
 
 def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[str]]:
@@ -483,13 +484,17 @@ def drop_unused_roles(table: Table, options: TableOptions) -> tuple[Table, list[
     return replace(table, columns=kept, ties=ties), ignored
 
 
+def holds_numbers(table: Table, name: str) -> bool:
+    """Tell whether all cells of a column are numbers, none of which is a code such as 0101."""
+    cells = pd.Series(table.distinct_cells(name), dtype=object)
+    are_codes = any(isinstance(cell, str) and re.match(r"\s*0[0-9]", cell) for cell in cells)
+    return not are_codes and bool(np.isfinite(read_numbers(cells)).all())
+
+
 def _holds_measurements(table: Table, name: str) -> bool:
-    """Tell whether all filled cells are numbers that no name is, as in ``off_target_affinity``."""
-    cells = table.frame[name].iloc[:CHUNK_ROWS].dropna().astype(str)
-    cells = cells[cells.str.strip() != ""]
-    numbers = pd.to_numeric(cells, errors="coerce")
-    is_any_broken = cells.str.contains(".", regex=False).any()
-    return bool(cells.empty or (numbers.notna().all() and is_any_broken))
+    """Tell whether all cells are numbers that no name is, as of ``off_target_affinity``."""
+    cells = table.distinct_cells(name)
+    return not cells or (holds_numbers(table, name) and any("." in str(cell) for cell in cells))
 
 
 def antigen_candidates(table: Table) -> list[str]:

@@ -412,7 +412,7 @@ def _first_lines(file: IO[Any], separator: str, above: int) -> list[list[str]]:
     """
     # without a header: pandas would take the first fields of longer rows for an index, so that all
     # columns shift
-    top: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False}
+    top: dict[str, Any] = {"header": None, "dtype": object, "keep_default_na": False}
     top |= {"sep": separator, "skiprows": above}
     lines: list[list[str]] = []
     for rows in (3, 2):  # a third line of more fields is refused with its number
@@ -807,14 +807,17 @@ def _rows_of_object(text: str) -> list[dict[str, Any]]:
         return []
     if not whole:
         return []
-    data = whole.get("data")
-    if isinstance(data, list) and {*whole} in ({"data"}, {"schema", "data"}):  # orient="table"
-        return data
-    if isinstance(data, list) and {"columns"} <= {*whole} <= {"columns", "index", "data"}:
-        refuse_repeated(whole["columns"])
-        return [dict(zip(whole["columns"], row, strict=True)) for row in data]
     values = [*whole.values()]
-    if all(isinstance(value, list) for value in values):
+    lists = [value for value in values if isinstance(value, list)]
+    if {"columns", "data"} <= {*whole} <= {"columns", "index", "data"}:
+        refuse_repeated(whole["columns"])
+        return [dict(zip(whole["columns"], row, strict=True)) for row in whole["data"]]
+    beside = [whole[name] for name in whole if whole[name] not in lists and name != "schema"]
+    if len(lists) == 1 and all(str(value).isdecimal() or value is None for value in beside):
+        (rows,) = lists  # beside counts, as of services; beside a schema of orient="table"
+        if "data" in whole or (rows and isinstance(rows[0], dict)):
+            return rows
+    if len(lists) == len(values):
         sizes = {*map(len, values)}
         if len(sizes) == 1 and min(sizes) > 2:  # more than the chains of one antibody
             return [dict(zip(whole, row, strict=True)) for row in zip(*values, strict=True)]

@@ -33,8 +33,10 @@ from abag.embed.tables.chains import (
     CHAIN_ROLES,
     KINDS,
     LIGHT_MUTATIONS,
+    LONG_RUN,
     MUTATION_PARTS,
     MUTATION_ROLES,
+    MUTATIONS,
     NO_SEQUENCE,
     ROLES_OF,
     TEXT_ROLES,
@@ -569,7 +571,13 @@ def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
         if not remembered.has_antigens:
             say(f"{top.source}: antigens are those of column {column!r}, not that of the run")
         return options
-    if remembered.has_antigens and (column is not None or antigen_candidates(top)):
+    candidates = [] if column is None else [column]
+    candidates += antigen_candidates(top)
+    if not remembered.has_antigens:  # names are those that the option replaced
+        texts = {name: distinct_texts(top, name) for name in candidates}
+        held = [name for name in candidates if any(map(LONG_RUN.search, texts[name]))]
+        candidates = [name for name in held if texts[name] != [remembered.antigen]]
+    if candidates:
         return options  # which may be another antigen
     say(f"{top.source}: the antigen of the run is taken for all rows")
     completed = _with_mutations(top, options, remembered, "antigen_mutations")
@@ -624,11 +632,10 @@ def _with_names(first: Table, options: T, remembered: LayoutRecord, kinds: Seque
         if path not in here:
             has = f"holds names, such as {names[0]!r}" if names[0] else "has no sequences"
             why = "does not exist" if Path(path).is_absolute() else "is not part of the predictor"
-            msg = (
-                f"{first.source}: {has}, and {path}, in which the run looked names up, {why}; "
-                "expected that file. Give it with --sequences FILE, or a table of sequences."
+            first.refuse(
+                f"{has}, and {path}, in which the run looked names up, {why}; expected that file. "
+                "Give it with --sequences FILE, or a table of sequences."
             )
-            raise TableError(msg)
     listed = ", ".join(Path(path).name for path in remembered.sequences)
     say(f"{first.source}: names are looked up in the file of the run, {listed}")
     return replace(options, sequences=remembered.sequences)
@@ -654,10 +661,11 @@ def _with_mutations(top: Table, options: T, remembered: LayoutRecord, role: str)
 
     What the user says of either wins.
     """
-    of_run = {}
-    for named, name in remembered.named().items():
-        if named in (role, LIGHT_MUTATIONS, *MUTATION_PARTS) and name in top.names:
-            of_run[named] = name
+    roles = {role, *MUTATION_PARTS}
+    if role == MUTATIONS["antibody"]:
+        roles.add(LIGHT_MUTATIONS)
+    named = remembered.named()
+    of_run = {role: named[role] for role in named if role in roles and named[role] in top.names}
     return with_numbers(replace(options, columns={**of_run, **options.columns}), remembered)
 
 

@@ -31,11 +31,9 @@ from abag.embed.tables.chains import (
     parse_chain,
 )
 from abag.embed.tables.columns import (
-    MissingColumn,
     column_option,
     quote_some,
     simplified,
-    with_found,
 )
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.options import MOST_RESIDUE, Numbering, TableOptions
@@ -548,14 +546,10 @@ def mutation_columns(
     These are that of light chains, if heavy and light chains have a column each, and those of the
     parts of mutations that stand in columns of their own, as those of the last kinds do.
     """
-    chosen: dict[Kind, str] = {}
-    for kind, role in MUTATIONS.items():
-        if role in options.columns and kind in kinds:
-            chosen[kind] = options.columns[role]
-    given = {}
-    for role in (LIGHT_MUTATIONS, *MUTATION_PARTS):
-        if role in options.columns:
-            given[role] = options.columns[role]
+    named = options.columns
+    roles = {kind: MUTATIONS[kind] for kind in kinds}
+    chosen = {kind: named[role] for kind, role in roles.items() if role in named}
+    given = {role: named[role] for role in (LIGHT_MUTATIONS, *MUTATION_PARTS) if role in named}
     if options.parent is not None and "antibody" not in chosen and "antibody" in kinds:
         used = {*chosen.values(), *given.values()}
         free = [name for name in table.names if name not in used]
@@ -563,6 +557,13 @@ def mutation_columns(
         if heavy:
             chosen = {"antibody": heavy, **chosen}
         given |= dict.fromkeys([LIGHT_MUTATIONS] * len(light), light[0] if light else "")
+    if LIGHT_MUTATIONS in given and "antibody" in kinds and "antibody" not in chosen:
+        named_so = column_option(LIGHT_MUTATIONS, given[LIGHT_MUTATIONS])
+        table.refuse(
+            f"{named_so}: no column has the mutations of heavy chains; expected one, too. Add "
+            "--column mutations=NAME, or name this one so if heavy chains have none.",
+            ColumnError,
+        )
     split = set[Kind]()
     for kind, name in chosen.items():
         if parts := find_parts(table, name, given):
@@ -589,19 +590,18 @@ def _find_mutations(
         return sorted(best, key=chain_of_column)
     if best:
         lines = " or ".join(column_option("mutations", name) for name in best)
-        msg = (
-            f"{table.source}: columns {quote_some(best)} hold mutations; expected one, or two "
-            f"called heavy_mutations and light_mutations. Rename them, or choose one with {lines}."
+        table.refuse(
+            f"columns {quote_some(best)} hold mutations; expected one, or two called "
+            f"heavy_mutations and light_mutations. Rename them, or choose one with {lines}.",
+            ColumnError,
         )
-        raise ColumnError(msg)
     if not is_needed:
         return []  # every row has the parent, and a variant of the antigen
-    problem = f"{table.source}: --parent: no column holds mutations such as A50G or H:A50G"
-    advice = (
+    table.refuse_missing(
+        "--parent: no column holds mutations such as A50G or H:A50G",
         "Name it with --column mutations=NAME, with --column mutation_position=NAME if positions "
-        "are in another, or leave --parent out."
+        "are in another, or leave --parent out.",
     )
-    raise MissingColumn(with_found(problem, table.names, advice))
 
 
 def find_parts(table: Table, name: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -644,8 +644,7 @@ def chain_of_column(name: str) -> ChainId:
 
 def _names_chains(table: Table, name: str) -> bool:
     """Tell whether all mutations of a column name their chain."""
-    mutations = [m for cell in table.distinct_cells(name) for m in _read(str(cell))]
-    return all(mutation.chain for mutation in mutations)
+    return all(m.chain for cell in table.distinct_cells(name) for m in _read(str(cell)))
 
 
 def holds_mutations(table: Table, name: str, *, with_wild: bool = False) -> bool:

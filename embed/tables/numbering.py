@@ -255,7 +255,7 @@ def place_chains(
         if places == "auto" and not (heavy and light):
             split = split_domains(heavy or light)
             return (split.heavy, split.light), split.form
-        return chains, "two domains"
+        return chains, "two domain"
     return chains, ""
 
 
@@ -267,7 +267,7 @@ def cut_to_domains(chains: Chains) -> tuple[Chains, list[str]]:
         is_domain = not text or _VARIABLE_DOMAIN.fullmatch(text)
         domain = text if is_domain else variable_domain(text)
         if domain is None:
-            words = ["not cut"]
+            words = ["uncut"]
         kept.append(text if domain is None else domain)
     if tuple(kept) != chains:
         words.append("cut")

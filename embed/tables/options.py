@@ -16,6 +16,7 @@ from abag.embed.tables.chains import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
     KINDS,
+    LIGHT_MUTATIONS,
     MUTATIONS,
     SEQUENCE_ROLES,
     ChainPlaces,
@@ -182,7 +183,7 @@ class ReferenceOptions(Options, group="Data"):
     @property
     def refers(self) -> bool:
         """Whether cells may refer to sequences that the table does not hold."""
-        mutated = self.columns.keys() & {*MUTATIONS.values()}
+        mutated = self.columns.keys() & {*MUTATIONS.values(), LIGHT_MUTATIONS}
         return bool(self.sequences or self.parent or mutated)
 
 

@@ -618,72 +618,51 @@ def _bad_cells(table: Table, parsed: Mapping[Kind, ParsedColumn]) -> dict[int, B
 
 
 _COLUMNS = ("row", "kind", "reason", "text", "error")
-LISTED_ROWS = 20  # bad rows that an error lists before it counts the others
+LISTED_ERRORS = 5  # of one reason, before an error lists rows alone
+LISTED_ROWS = 20  # of one error, before it counts the others
 _LEFT = "left as written"
 _STOPPED = "with a stop codon (*) behind the last residue of a chain, which is left out"
 _FOUND = {
-    "repeated": ("repeated_antibodies", "with the heavy chain twice in one string, read once"),
-    "no domain": (
-        "unrecognised_antibodies",
-        "without a known variable domain in its string, read as a heavy chain",
-    ),
-    "exchanged": ("exchanged_antibodies", "with heavy and light exchanged: put right"),
-    "misplaced": (
-        "misplaced_antibodies",
-        f"with heavy and light exchanged, {_LEFT}; see --chains auto",
-    ),
-    "same type": ("same_type_antibodies", f"with two heavy or two light chains, {_LEFT}"),
-    "two domains": (
-        "two_domain_antibodies",
-        f"with two variable domains in one chain, {_LEFT}; see --chains auto",
-    ),
-    "unclear": (
-        "unclear_antibodies",
-        "with a chain without a clear J segment, not numbered; --chains auto numbers all",
-    ),
+    "repeated": "with the heavy chain twice in one string, read once",
+    "unrecognised": "without a known variable domain in its string, read as a heavy chain",
+    "exchanged": "with heavy and light exchanged: put right",
+    "misplaced": f"with heavy and light exchanged, {_LEFT}; see --chains auto",
+    "same type": f"with two heavy or two light chains, {_LEFT}",
+    "two domain": f"with two variable domains in one chain, {_LEFT}; see --chains auto",
+    "unclear": "with a chain without a clear J segment, not numbered; --chains auto numbers all",
     "flanked": (
-        "flanked_antibodies",
         "with residues beside the variable domain, such as a leader peptide, a tag, a linker or a "
         "constant domain, which harms models of tables that have both kinds; cut them off with "
-        "--antibody-region fv",
+        "--antibody-region fv"
     ),
-    "unknown chain": (
-        "unknown_antibodies",
-        "with a chain in which no variable domain is found",
-    ),
-    "cut": ("cut_antibodies", "cut to variable domains"),
-    "not cut": ("uncut_antibodies", "with a chain without one certain variable domain, left whole"),
-    "no heavy": (
-        "light_only_antibodies",
-        "with a light chain but no heavy one: is that missing by mistake?",
-    ),
-    "no light": (
-        "heavy_only_antibodies",
-        "with a heavy chain but no light one: nanobodies, or is that missing by mistake?",
-    ),
-    "short antibody": (
-        "short_antibodies",
+    "unknown": "with a chain in which no variable domain is found",
+    "cut": "cut to variable domains",
+    "uncut": "with a chain without one certain variable domain, left whole",
+    "light only": "with a light chain but no heavy one: is that missing by mistake?",
+    "heavy only": "with a heavy chain but no light one: nanobodies, or is that missing by mistake?",
+    "short": (
         "with a chain of fewer than 70 residues, too short for a variable domain: is it a CDR, a "
-        "fragment, a name, or missing?",
+        "fragment, a name, or missing?"
     ),
-    "short antigen": (
-        "short_antigens",
-        "with a chain of fewer than 20 residues: a peptide, or a name?",
-    ),
-    "stopped antibody": ("stopped_antibodies", _STOPPED),
-    "stopped antigen": ("stopped_antigens", _STOPPED),
+    "short antigen": "with a chain of fewer than 20 residues: a peptide, or a name?",
+    "stopped": _STOPPED,
+    "stopped antigen": _STOPPED,
     "joined antigen": (
-        "joined_antigens",
         "with another sign than |, such as a comma or _, between long runs of residues: read as "
-        "several chains",
+        "several chains"
     ),
     "divided antigen": (
-        "divided_antigens",
         "with blanks between runs of unequal lengths, read as one chain: if these are several, "
-        "write | between them",
+        "write | between them"
     ),
 }
-"""Words in `ParsedSequence.form`: the name of a count of unique sequences, and a note."""
+"""Notes by the words in `ParsedSequence.form`, which are of antibodies if they do not say."""
+
+
+def _count_of(word: str) -> str:
+    """Name the count of the sequences with a word in their forms."""
+    counted_word = f"{word}s" if "antigen" in word else f"{word} antibodies"
+    return counted_word.replace(" ", "_")
 
 
 EMPTY_ROW = BadCell("", "empty row", "", "every cell is empty")
@@ -761,15 +740,16 @@ class SkippedRows:
             advice = " Or skip it with --bad-rows skip." if kept else ""
             error = f"{first.error} {first.advice}".rstrip()
             return first.refusal(f"{source}: row {_place(row, first)}, {error}{advice}")
-        places_by_error: dict[str, list[str]] = {}
-        for row, cell in bad[:LISTED_ROWS]:
-            places_by_error.setdefault(cell.error, []).append(_place(row, cell))
+        by_reason: dict[str, dict[str, dict[str, None]]] = {}
+        for row, cell in bad:
+            places = by_reason.setdefault(cell.reason, {})
+            said = f", {cell.error}"
+            if said not in places and len(places) >= LISTED_ERRORS:
+                said = f": {cell.reason}, too"
+            places.setdefault(said, {})[_place(row, cell)] = None  # once for cells of a matrix
         listed = []
-        for error, places in places_by_error.items():
-            rows = "row" if len(places) == 1 else "rows"
-            listed.append(f"{rows} {', '.join(places)}, {error}")
-        if len(bad) > LISTED_ROWS:
-            listed.append(f"and {len(bad) - LISTED_ROWS:,} more")
+        for places in by_reason.values():
+            listed += [_rows([*rows]) + said for said, rows in places.items()]
         listed += dict.fromkeys(cell.advice for _, cell in bad if cell.advice)
         count = f"{len(bad):,} rows" if kept else f"all {len(bad):,} rows"
         fix = " Fix them, or skip them with --bad-rows skip." if kept else " Fix them."
@@ -799,6 +779,12 @@ def _place(row: int, cell: BadCell) -> str:
     return f"{row} of {cell.file}" if cell.file else str(row)
 
 
+def _rows(places: list[str]) -> str:
+    """Return the numbers of rows as messages list them."""
+    more = f" and {len(places) - LISTED_ROWS:,} more" if len(places) > LISTED_ROWS else ""
+    return f"{'row' if len(places) == 1 else 'rows'} {', '.join(places[:LISTED_ROWS])}{more}"
+
+
 def describe_rows(used: int, skipped: int, others: Mapping[str, int] | None = None) -> str:
     """Say how many rows were read, and if not all of them are used, where the others are.
 
@@ -823,7 +809,7 @@ def count_changes(forms: Mapping[str, int], replaced: int) -> dict[str, int]:
         "split_glued": words["glued"],
         "split_linker": words["linker"],
     }
-    counts |= {name: words[word] for word, (name, _) in _FOUND.items()}
+    counts |= {_count_of(word): words[word] for word in _FOUND}
     counts["replaced_residues"] = replaced
     return counts
 
@@ -846,8 +832,8 @@ def describe_counts(counts: Mapping[str, int], skipped: SkippedRows) -> list[str
             f"{counts['split_linker']:,} joined by a linker, which was removed)",
         )
     }
-    for name, note in _FOUND.values():
-        nouns_and_notes[name] = ("antigen" if "antigen" in name else "antibody", note)
+    for word, note in _FOUND.items():
+        nouns_and_notes[_count_of(word)] = ("antigen" if "antigen" in word else "antibody", note)
     nouns_and_notes |= {
         "replaced_residues": ("residue", f"{', '.join(REPLACED)} read as X"),
         "line_breaks": ("cell", "with a line break: does an unmatched quotation mark join rows?"),

@@ -16,9 +16,6 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import pandas as pd
-
 from abag.core.errors import AbagError, ColumnError, SequenceError, TableError
 from abag.core.messages import counted, quoted, say, shell_quoted
 from abag.embed.tables.chains import (
@@ -51,6 +48,7 @@ from abag.embed.tables.content import (
     SHORT,
     are_peptides,
     distinct_texts,
+    holds_numbers,
     holds_sequences,
     is_peptide,
     is_sequence,
@@ -87,7 +85,7 @@ from abag.embed.tables.numbering import (
     find_types,
 )
 from abag.embed.tables.options import TableOptions
-from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_numbers, read_table
+from abag.embed.tables.table import ANTIGEN_COLUMN, Table, read_table
 
 ANY = "sequence"
 """Role of a sequence of which the file does not say what it is."""
@@ -326,11 +324,7 @@ class NamedSequences:
         same = self.of.get((ANY, name, False), {}).values() if role in CHAIN_ROLES else ()
         types = {kind for entry in same for kind in self._domains(entry.text)}
         if types:
-            msg = (
-                f"{quoted(name)} is a {' and a '.join(sorted(types))} chain in {self.source}; "
-                f"expected a {held}. Write it into the other column, or correct the file."
-            )
-            return UnknownName(msg)
+            hint = f", where it is a {' and a '.join(sorted(types))} chain"
         msg = (
             f"{quoted(name)} has no {held} sequence in {self.source}{hint}; expected one. Add it "
             "there, or write the whole name."
@@ -566,19 +560,12 @@ def _name_column(table: Table, kind: Kind | None, roles: Mapping[str, str]) -> s
 def _may_name(table: Table, name: str) -> bool:
     """Tell whether a column has texts that tell rows, or at least pairs of two chains, apart."""
     cells = table.distinct_cells(name)
-    return not _holds_numbers(table, name) and 2 * len(cells) >= len(table.frame)
+    return not holds_numbers(table, name) and 2 * len(cells) >= len(table.frame)
 
 
 def _is_called(name: str, kind: Kind | None) -> bool:
     """Tell whether a column is called like names of a kind, or of any."""
     return re.fullmatch(_NAME_COLUMNS[kind], simplified(name)) is not None
-
-
-def _holds_numbers(table: Table, name: str) -> bool:
-    """Tell whether all cells of a column are numbers, none of which is a code such as 0101."""
-    cells = pd.Series(table.distinct_cells(name), dtype=object)
-    are_codes = any(isinstance(cell, str) and re.match(r"\s*0[0-9]", cell) for cell in cells)
-    return not are_codes and bool(np.isfinite(read_numbers(cells)).all())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -616,6 +603,15 @@ class References:
         antigen = parse_antigen(sequence_text(self.antigen)).chains if self.antigen else ()
         parent = parse_antibody(sequence_text(self.parent)).chains if self.parent else ()
         return "|".join(antigen), "|".join(parent)
+
+    def parts_of(self, kind: Kind) -> list[str]:
+        """List the roles of the columns that complete one of residues to mutations of a kind."""
+        return [role for role in MUTATION_PARTS if kind in self.split and role in self.columns]
+
+    def mutations_of(self, kind: Kind) -> list[str]:
+        """List the roles of the columns of mutations of a kind."""
+        has_light = kind == "antibody" and LIGHT_MUTATIONS in self.columns
+        return [MUTATIONS[kind], LIGHT_MUTATIONS] if has_light else [MUTATIONS[kind]]
 
     @property
     def mutations_in_order(self) -> bool:
@@ -672,7 +668,9 @@ def find_references(
     antigen = _constant(options.antigen, "--antigen", "antigen", names)
     references = References(names=names, parent=parent, antigen=antigen)
     if names is not None:
-        references = _with_names(references, names, table, options, kinds)
+        constant = {"antibody": parent, "antigen": antigen}
+        named = [kind for kind in kinds if kind in options.kinds and constant[kind] is None]
+        references = _with_names(references, names, table, options, named)
     return _with_mutations(references, table, options, kinds, in_order=in_order)
 
 
@@ -683,21 +681,18 @@ def _with_names(
     options: TableOptions,
     kinds: Sequence[Kind],
 ) -> References:
-    """Add the columns that hold names, each of which is looked up."""
-    named_kinds = [
-        kind for kind in kinds if kind in options.kinds and references.constant(kind) is None
-    ]
+    """Add the columns of these kinds that hold names, each of which is looked up."""
     columns: dict[str, str] = {}
-    for kind in named_kinds:
+    for kind in kinds:
         columns |= _name_columns(table, names, options, kind, {*columns.values()})
-    remarks = [*_describe_names(table, names, columns, options)]
+    remarks = [*_describe_names(table, names, columns)]
     parent_named = options.parent is not None and names.find("antibody", options.parent)
     antigen_named = options.antigen is not None and names.find("antigen", options.antigen)
     if not (columns or parent_named or antigen_named):
-        if not all(_has_sequences(table, kind) for kind in named_kinds):
+        if not all(_has_sequences(table, kind) for kind in kinds):
             distinct = [*dict.fromkeys(name for _, name, of_ending in names.of if not of_ending)]
             problem = (
-                f"{table.source}: no column holds names of --sequences {names.source}, such as "
+                f"no column holds names of --sequences {names.source}, such as "
                 f"{quote_names(distinct[:3])}"
             )
             advice = "Name it with --column antibody=NAME or --column antigen=NAME."
@@ -706,7 +701,7 @@ def _with_names(
                 advice = (
                     "Columns are called so: add --matrix if each holds the labels of one antigen."
                 )
-            raise MissingColumn(with_found(problem, table.names, advice))
+            table.refuse_missing(problem, advice)
         remarks.append(f"--sequences {names.source} is not used: the columns hold sequences")
     return replace(
         references,
@@ -727,44 +722,25 @@ def _with_mutations(
 ) -> References:
     """Add the columns of mutations, and how these are read."""
     mutations, further, split = mutation_columns(table, options, kinds)
-    remarks = [*references.remarks]
-    if not mutations:
-        named = replace(table, columns={**table.columns, **references.columns})
-        remarks += describe_unapplied(named)
-    light = further.get(LIGHT_MUTATIONS, "")
-    parts = [further[role] for role in MUTATION_PARTS if role in further]
     rules = _mutation_rules(options, mutations)
-    written = {kind: [*(parts if kind in split else ()), x] for kind, x in mutations.items()}
-    if light:
-        written["antibody"].append(light)
-    remarks += _describe_mutations(table, written, parts, rules, references)
-    if split and "mutation_wild" not in further:
-        remarks.append(
-            "no column has the wild-type residues, so that they are not checked: are the numbers "
-            "those of the parent?"
-        )
     chain_of_role: dict[str, ChainId] = {}
-    if light:
+    if LIGHT_MUTATIONS in further:
         chain_of_role = {"mutations": "H", LIGHT_MUTATIONS: "L"}
     elif "antibody" in rules and not rules["antibody"].shared:
-        name = mutations["antibody"]
-        if chain_id := chain_of_column(name):
-            chain_of_role["mutations"] = chain_id
-        elif are_in_order(table, name, in_run=in_order):
-            chain_of_role["mutations"] = IN_ORDER
-            remarks.append(
-                f"column {name!r}: mutations before ':' are of the heavy chain, those behind it of "
-                "the light one, as in A50G:WT"
-            )
+        chain_id = chain_of_column(mutations["antibody"])
+        if not chain_id and are_in_order(table, mutations["antibody"], in_run=in_order):
+            chain_id = IN_ORDER
+        chain_of_role = {"mutations": chain_id}
     of_mutations = {MUTATIONS[kind]: name for kind, name in mutations.items()} | further
-    return replace(
+    references = replace(
         references,
         columns={**references.columns, **of_mutations},
         rules=rules,
         split=split,
         chain_of_role=chain_of_role,
-        remarks=tuple(remarks),
     )
+    remarks = (*references.remarks, *_describe_mutations(table, references))
+    return replace(references, remarks=remarks)
 
 
 def _mutation_rules(
@@ -784,37 +760,47 @@ def _mutation_rules(
     return {kind: of_antibodies if kind == "antibody" else of_antigens for kind in mutations}
 
 
-def _describe_mutations(
-    table: Table,
-    columns: Mapping[Kind, Sequence[str]],
-    parts: Sequence[str],
-    rules: Mapping[Kind, MutationRules],
-    references: References,
-) -> Iterator[str]:
+def _describe_mutations(table: Table, references: References) -> Iterator[str]:
     """Say in lines which columns hold mutations, and what of them cannot be checked."""
+    columns = references.columns
+    rules = references.rules
+    if not rules:
+        yield from describe_unapplied(replace(table, columns={**table.columns, **columns}))
+    used: dict[str, None] = {}
     for kind, kind_rules in rules.items():
         owner = "--parent" if kind == "antibody" else "--antigen"
         if references.constant(kind) is None:
             owner = f"the {kind} of the row"
-        verb = "hold" if len(columns[kind]) > 1 else "holds"
+        roles = (*references.parts_of(kind), *references.mutations_of(kind))
+        names = [columns[role] for role in roles]
+        used |= dict.fromkeys(names)
+        verb = "hold" if len(names) > 1 else "holds"
         yield (
-            f"{list_columns(columns[kind])} {verb} mutations of {owner}, {kind_rules.words}; "
+            f"{list_columns(names)} {verb} mutations of {owner}, {kind_rules.words}; "
             "empty cells, WT and the like are that itself"
         )
-    used = [*dict.fromkeys(chain.from_iterable(columns.values()))]
     for name in table.names:
         is_other = bool(chain_of_column(name)) and name not in used and "antibody" in rules
         if is_other and holds_mutations(table, name):
             yield f"column {name!r} holds mutations that are not applied: it was not chosen"
+    parts = {columns.get(role) for role in MUTATION_PARTS}
     for name in used:
-        if name in parts:
-            continue
-        unchecked = without_wild(table, name)
+        unchecked = [] if name in parts else without_wild(table, name)
         if unchecked:
             yield (
                 f"column {name!r}: mutations such as {quoted(unchecked[0])} name no wild-type "
                 "residue, so that it is not checked: are the numbers those of the parent?"
             )
+    if references.split and "mutation_wild" not in columns:
+        yield (
+            "no column has the wild-type residues, so that they are not checked: are the numbers "
+            "those of the parent?"
+        )
+    if references.mutations_in_order:
+        yield (
+            f"column {columns['mutations']!r}: mutations before ':' are of the heavy chain, those "
+            "behind it of the light one, as in A50G:WT"
+        )
 
 
 def with_references(table: Table, references: References) -> Table:
@@ -935,33 +921,37 @@ def _name_columns(
     name_column = table.columns.get(f"{kind}_name")
     if name_column is not None and _hits(table, names, role, name_column):
         return {role: name_column}
-    fits = []
+    columns: dict[Kind, list[str]] = {"antibody": [], "antigen": []}
     for name in table.names:
-        if name in taken or not _names_side(table, names, role, name):
+        named_kind = None if name in taken else _named_kind(table, names, role, name)
+        if named_kind is None:
             continue
         # numbers are rather measurements, which may be those of names by chance
         is_called_so = any(_is_called(name, kind) for kind in (kind, None))
-        if is_called_so or not _holds_numbers(table, name):
-            fits.append(name)
+        if is_called_so or not holds_numbers(table, name):
+            columns[named_kind].append(name)
+    fits = columns[kind]
+    if options.kinds == ("antibody",):  # alone, they may be other binders, such as designed ones
+        fits = fits or columns["antigen"]
     if len(fits) > 1:
         lines = " or ".join(column_option(role, name) for name in fits)
-        msg = (
-            f"{table.source}: columns {quote_names(fits)} hold names of {names.source}; expected "
-            f"one for {role}. Choose it with {lines}."
+        table.refuse(
+            f"columns {quote_names(fits)} hold names of {names.source}; expected one for {role}. "
+            f"Choose it with {lines}.",
+            ColumnError,
         )
-        raise ColumnError(msg)
     if not fits and kind == "antigen":
         return detected
     return {role: fits[0]} if fits else {}
 
 
 def _describe_names(
-    table: Table, names: NamedSequences, columns: Mapping[str, str], options: TableOptions
+    table: Table, names: NamedSequences, columns: Mapping[str, str]
 ) -> Iterator[str]:
     """Say in lines for what the records of named sequences are used."""
     for role, name in columns.items():
         found = names.describe(role, table.frame[name].dropna().unique().tolist())
-        is_header = options.matrix and name == ANTIGEN_COLUMN
+        is_header = table.is_matrix and name == ANTIGEN_COLUMN
         holder = "the headers of the matrix hold" if is_header else f"column {name!r} holds"
         line = (
             f"{holder} names of {PLURAL.get(role, f'{role} chains')}, looked up in {names.source}"
@@ -1001,12 +991,11 @@ def _has_peptides(table: Table, names: NamedSequences, name: str) -> bool:
     return 2 * len(texts) > len(cells) and are_peptides(texts)
 
 
-def _names_side(table: Table, names: NamedSequences, role: str, name: str) -> bool:
-    """Tell whether a column holds mostly names, and of antibodies if these are asked for."""
+def _named_kind(table: Table, names: NamedSequences, role: str, name: str) -> Kind | None:
+    """Tell of which kind the names are that a column mostly holds; None if it holds others."""
     hits = _hits(table, names, role, name)
     if not hits or 2 * len(hits) < len(table.distinct_cells(name)):
-        return False
+        return None
     texts = [*dict.fromkeys(hits)][:SAMPLED]
     antibodies = sum(bool(domain_types(_residues(text))) for text in texts)
-    are_antibodies = 2 * antibodies > len(texts)
-    return are_antibodies == (role != "antigen")
+    return "antibody" if 2 * antibodies > len(texts) else "antigen"

@@ -24,9 +24,7 @@ from abag.core.messages import bar, quoted
 from abag.embed.tables.chains import (
     ANTIBODY_ROLES,
     CHAIN_ROLES,
-    LIGHT_MUTATIONS,
     LONG_RUN,
-    MUTATION_PARTS,
     MUTATIONS,
     NO_ANTIGEN,
     RESIDUES,
@@ -54,7 +52,6 @@ from abag.embed.tables.columns import (
     list_columns,
     quote_names,
     simplified,
-    with_found,
 )
 from abag.embed.tables.content import (
     CDR_PAGE,
@@ -259,13 +256,10 @@ def parse_column(
 def parse_variants(table: Table, kind: Kind, references: References) -> ParsedColumn:
     """Parse the sequences of a kind that rows give as a parent and its mutations."""
     rules = references.rules[kind]
-    constant = references.parent if kind == "antibody" else references.antigen
+    constant = references.constant(kind)
     parents = _read_parents(table, kind, references) if constant is None else []
-    is_split = kind in references.split
-    parts = [role for role in MUTATION_PARTS if is_split and role in table.columns]
-    roles = [MUTATIONS[kind]]
-    if kind == "antibody" and LIGHT_MUTATIONS in table.columns:
-        roles.append(LIGHT_MUTATIONS)
+    parts = references.parts_of(kind)
+    roles = references.mutations_of(kind)
     names = [table.column(role) for role in (*parts, *roles)]
     where = list_columns(names)
     of_chains = references.chain_of_role if kind == "antibody" else {}
@@ -378,13 +372,13 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
         # |DIQ... says that there is none, unlike a light chain as the whole string
         if not heavy and (has_column or forms[i].startswith("one chain")):
             without_heavy.append(i)
-    column.mark("no heavy", without_heavy)
+    column.mark("light only", without_heavy)
     read = column.codes[~table.frame.index.isin([*table.reader.problems])]
     if any(chains[i][1] and i not in column.bad for i in read.tolist()):
         without_light = [i for i, (heavy, light) in enumerate(chains) if heavy and not light]
-        column.mark("no light", without_light)
-    column.mark("short antibody", _with_short_chain(chains, SHORT_DOMAIN))
-    column.mark("stopped antibody", column.stopped)
+        column.mark("heavy only", without_light)
+    column.mark("short", _with_short_chain(chains, SHORT_DOMAIN))
+    column.mark("stopped", column.stopped)
     _refuse_parts(column, table)
     return column
 
@@ -405,12 +399,11 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
         _refuse_without_antibodies(table, options)
     if roles == ["light"] and "light" not in options.columns:  # heavy may be in another column
         light = table.column("light")
-        problem = f"{table.source}: no column for heavy, only {light!r} for light"
-        advice = (
+        table.refuse_missing(
+            f"no column for heavy, only {light!r} for light",
             "Name it with --column heavy=NAME, or, if the antibodies have no heavy chains, the "
-            f"other with {column_option('light', light)}."
+            f"other with {column_option('light', light)}.",
         )
-        raise MissingColumn(with_found(problem, table.names, advice))
     parsed = {role: parse_column(table, role, parse_chain, references) for role in roles}
     for role, column in parsed.items():
         _refuse_names(column, table, references, role)
@@ -423,7 +416,6 @@ def _read_antibodies(table: Table, options: TableOptions, references: References
 def _refuse_without_antibodies(table: Table, options: TableOptions) -> None:
     """Refuse a table without a column of antibodies."""
     refuse_other_header(table)
-    problem = f"{table.source}: no column for heavy, light or antibody"
     commas = ", or separate columns by commas" if len(table.names) == 1 else ""
     suggestion = suggest_columns(table, options.no_antigen)
     if not suggestion:
@@ -452,7 +444,7 @@ def _refuse_without_antibodies(table: Table, options: TableOptions) -> None:
             " No column is named like an antigen, either: name it with --column antigen=NAME, give "
             "one for all rows with --antigen SEQ, or learn from antibodies alone with --no-antigen."
         )
-    raise MissingColumn(with_found(problem, table.names, advice))
+    table.refuse_missing("no column for heavy, light or antibody", advice)
 
 
 def describe_unused_chains(
@@ -494,13 +486,12 @@ def describe_unused_chains(
             rows += bool(types)
             for role, residues in zip(CHAIN_ROLES, chains, strict=True):
                 if role in types and role in partly and not residues:
-                    msg = (
-                        f"{table.source}: column {name!r} holds {role} variable domains of rows "
-                        f"whose column {partly[role]!r} is empty; expected one column of {role} "
-                        f"chains. Join the two into one and name it with "
-                        f"{column_option(role, 'NAME')}, or remove {name!r} from the table."
+                    table.refuse(
+                        f"column {name!r} holds {role} variable domains of rows whose column "
+                        f"{partly[role]!r} is empty; expected one column of {role} chains. Join "
+                        f"the two into one and name it with {column_option(role, 'NAME')}, or "
+                        f"remove {name!r} from the table."
                     )
-                    raise TableError(msg)
         if not rows:
             continue
         roles = [role for role in CHAIN_ROLES if 2 * new[role] >= rows]
@@ -517,11 +508,10 @@ def describe_unused_chains(
             for role in roles:
                 if role not in decided:
                     keep.append(column_option(role, table.columns.get(role, "")))
-        msg = (
-            f"{table.source}: {held} that no role uses; expected all chains of the antibodies to "
-            f"have a role. Use it with {use}, or leave it out with {' '.join(keep)}."
+        table.refuse(
+            f"{held} that no role uses; expected all chains of the antibodies to have a role. Use "
+            f"it with {use}, or leave it out with {' '.join(keep)}."
         )
-        raise TableError(msg)
     return notes
 
 
@@ -534,12 +524,11 @@ def _refuse_coded_chains(column: ParsedColumn, table: Table, decided: Set[str]) 
             continue
         for name in unused_columns(table):
             if role in coded_domains(table, name):
-                msg = (
-                    f"{table.source}: column {name!r} holds nucleotides of {role} variable "
-                    f"domains, and no column holds {role} chains; expected amino acids. Translate "
-                    f"it, or leave it out with {column_option(role, '')}."
+                table.refuse(
+                    f"column {name!r} holds nucleotides of {role} variable domains, and no column "
+                    f"holds {role} chains; expected amino acids. Translate it, or leave it out "
+                    f"with {column_option(role, '')}."
                 )
-                raise TableError(msg)
 
 
 def _new_domains(text: str, chains: Sequence[str]) -> set[str]:
@@ -671,20 +660,19 @@ def _refuse_names(
         names = column.bad_texts if holds_names(table, table.column(role)) else []
         if len(names) < 2 or column.longest >= SHORT_DOMAIN:
             return
-    where = f"{table.source}: column {table.column(role)!r}"
+    where = f"column {table.column(role)!r}"
     if holds_mutations(table, table.column(role), with_wild=True):
-        msg = f"{where} holds mutations, {_NEEDS_PARENT}"
-        raise MissingColumn(msg)
+        table.refuse(f"{where} holds mutations, {_NEEDS_PARENT}", MissingColumn)
     # longer ones, and those with a run of residues, may be sequences with a fault
     are_short = 2 * sum(len(name) >= SHORT for name in names) < len(names)
     if are_short and not any(map(LONG_RUN.search, names)):
         columns = propose_columns(table)[0] or "--column heavy=NAME and --column light=NAME"
-        msg = (
+        table.refuse(
             f"{where} holds names, such as {quoted(names[0])}, not sequences. Give a FASTA file "
             "or table of names and sequences with --sequences FILE, or name the columns of "
-            f"sequences with {columns}."
+            f"sequences with {columns}.",
+            MissingColumn,
         )
-        raise MissingColumn(msg)
 
 
 def _refuse_parts(column: ParsedColumn, table: Table) -> None:
@@ -701,13 +689,12 @@ def _refuse_parts(column: ParsedColumn, table: Table) -> None:
         loops = [text for text in texts if _CDR3.fullmatch(text)]  # other peptides hardly match
         are_loops = len(texts) > 1 and 2 * len(loops) > len(texts)
         if are_loops or REGION.search(name):
-            msg = (
-                f"{table.source}: column {name!r} holds parts of {role} chains, such as "
-                f"{quoted(texts[0])}; expected whole variable domains, of about 110 to 130 "
-                f"residues. Name the column of these with --column {role}=NAME, or write each part "
-                f"into the chain of the parent ({CDR_PAGE})."
+            table.refuse(
+                f"column {name!r} holds parts of {role} chains, such as {quoted(texts[0])}; "
+                "expected whole variable domains, of about 110 to 130 residues. Name the column "
+                f"of these with --column {role}=NAME, or write each part into the chain of the "
+                f"parent ({CDR_PAGE})."
             )
-            raise TableError(msg)
 
 
 def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
@@ -748,7 +735,7 @@ def _place(column: ParsedColumn, table: Table, places: ChainPlaces) -> None:
                 raise UnsureDomains(msg)
             chains[i], forms[i] = place_chains(chains[i], types, places)
             if any(is_unknown):
-                forms[i] += "+unknown chain"
+                forms[i] += "+unknown"
         except UnsureDomains as error:
             names = [table.columns[role] for role in ANTIBODY_ROLES if role in table.columns]
             where = f"column {quote_names(names)}"

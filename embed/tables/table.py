@@ -26,7 +26,7 @@ from decimal import Decimal
 from functools import partial
 from html import unescape
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, TypeAlias
+from typing import IO, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from pandas.api.types import infer_dtype, is_any_real_numeric_dtype
 
 from abag.core.arrays import Floats
-from abag.core.errors import ColumnError, TableError
+from abag.core.errors import AbagError, ColumnError, TableError
 from abag.core.files import replacing
 from abag.core.frames import nested_columns
 from abag.core.messages import counted, first_line
@@ -109,6 +109,12 @@ SIGN_OF_WORDS = {
     "upper bound": "<",
 }
 """Relations in words, in lower case."""
+_WORDS_OF_BOUND = re.compile(
+    r"\A\s*(?:(?P<above>(?:greater|more|higher|larger) than|above|over|at least|gte?|ge)"
+    r"|(?:less|lower|smaller) than|below|under|at most|up to|lte?|le)\s+(?=[.0-9])",
+    re.IGNORECASE,
+)
+"""The same before a number."""
 BOUND_WORDS = ("lower", "upper", "lower bound", "upper bound")
 """Those that are of the number in the row, whatever its unit."""
 _BOUND = re.compile(r"\s*([<>≥≤=~])=?\s*(?=[-+.\d])")
@@ -131,11 +137,13 @@ def signs_of_words(column: str) -> Mapping[str, str]:
 def plain_number(text: str) -> str:
     """Spell a number with ASCII signs: ``−1.5`` as ``-1.5``, ``12 500`` with thin spaces as 12500.
 
-    Powers of ten, ``1.2 × 10⁻⁹``, become ``1.2e-9``, and ``&gt;5``, of a web page, ``>5``. Text of
-    anything else keeps its meaning. Spaces in other places stay, so that it is no number.
+    Powers of ten, ``1.2 × 10⁻⁹``, become ``1.2e-9``, and ``above 5``, or ``&gt;5`` of a web page,
+    ``>5``. Text of anything else keeps its meaning. Spaces in other places stay, so that it is no
+    number.
     """
     if "&" in text:
         text = unescape(text)
+    text = _WORDS_OF_BOUND.sub(lambda words: ">" if words["above"] else "<", text, count=1)
     if not text.isascii():
         # invisible characters, such as a byte order mark
         visible = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
@@ -388,9 +396,16 @@ class Table:
             if role in CHAIN_ROLES and other in self.ties:
                 msg += f" So do {quote_names(self.ties[other])} for {other}."
             raise ColumnError(msg)
-        problem = f"{self.source}: no column for {role}"
-        remedy = f"Name it with --column {role}=NAME{advice}."
-        raise MissingColumn(with_found(problem, self.names, remedy))
+        self.refuse_missing(f"no column for {role}", f"Name it with --column {role}=NAME{advice}.")
+
+    def refuse(self, why: str, error: type[AbagError] = TableError) -> NoReturn:
+        """Raise an error of the table: what is wrong with it, what was expected, what to do."""
+        msg = f"{self.source}: {why}"
+        raise error(msg)
+
+    def refuse_missing(self, problem: str, advice: str) -> NoReturn:
+        """Raise `MissingColumn`, which lists the columns that there are."""
+        self.refuse(with_found(problem, self.names, advice), MissingColumn)
 
     def with_roles(self, chosen: Mapping[str, str]) -> Table:
         """Return it with the roles of its columns by their names, some chosen by the user."""

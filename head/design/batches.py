@@ -2,12 +2,13 @@
 
 Measurements of a batch are simulated about the predictions of its pairs. Errors of one model have
 something in common: how much is told by those of pairs that the folds of the run held out, as is
-how far measurements reach by its labels. R candidates or held-out pairs, B pairs of a batch, with a
-predicted pKd and its standard error sigma.
+how sure sigma is; how far measurements reach is told by its labels. R candidates or held-out pairs,
+B pairs of a batch, with a predicted pKd and its standard error sigma.
 
 References: Jones, Schonlau, Welch, J. Global Optim. 13:455 (1998) for the expected improvement;
 Srinivas et al., ICML 2010, for the upper confidence bound; Pickands, Annals of Statistics 3:119
-(1975) for the tail of labels, whose shape is taken to be 0.
+(1975) for the tail of labels, whose shape is taken to be 0; Kish, Survey Sampling, Wiley (1965) for
+the design effect.
 """
 
 from __future__ import annotations
@@ -357,6 +358,8 @@ class KnownErrors:
     """What the errors have in common."""
     labels: Floats | None = None
     """Exact labels of the run, of which higher is better, (F,); None if too much is a bound."""
+    degrees: float = np.inf
+    """Degrees of freedom with which held-out errors tell sigma."""
 
     def expect(
         self,
@@ -399,11 +402,13 @@ class KnownErrors:
                     dense = pd.factorize(group)[0]  # in the order of the batch, not of the table
                     of_group = rng.standard_normal((draws, int(dense.max()) + 1))
                     error += np.sqrt(share) * of_group[:, dense]
+            if np.isfinite(self.degrees):
+                error *= np.sqrt(self.degrees / rng.chisquare(self.degrees, (draws, 1)))
+            if less_sure:
+                error *= np.sqrt(1 + less_sure * rng.random((draws, 1)))
             measured = mean + sigma * error  # noise of the assay included, as sigma has it
             counts[block] = (measured > above).sum(axis=1)
             if cumulative is not None:
-                if less_sure:
-                    error *= np.sqrt(1 + less_sure * rng.random((draws, 1)))
                 probability = ndtr(error)
                 for pair, of_pair in enumerate(cumulative):
                     steps = np.interp(probability[:, pair], of_pair, STEPS)
@@ -413,8 +418,8 @@ class KnownErrors:
             best[block] = best_so_far[:, -1]
         low, high = np.quantile(best, INTERVAL).tolist()
         few, many = np.quantile(counts, INTERVAL).tolist()
-        number = float(counts.mean()) if np.isfinite(above) else np.nan
-        return Expectation(sums / DRAWS, (low, high), number, (few, many))
+        hits = probability_above(mean, sigma, Aim(above=above)) if np.isfinite(above) else np.nan
+        return Expectation(sums / DRAWS, (low, high), float(np.sum(hits)), (few, many))
 
 
 def known_errors(
@@ -440,7 +445,18 @@ def known_errors(
     if is_beyond.mean() <= MOST_BEYOND:
         exact = _certain(pairs[pairs["censored"] == 0])
         labels = quantity.sign * exact["pkd"].to_numpy(np.float64)
-    return KnownErrors(estimate_shares(scaled, cell, antigen, antibody), labels)
+    shares = estimate_shares(scaled, cell, antigen, antibody)
+    pairs_held_out = len(tested.drop_duplicates([f"{kind}_key" for kind in KINDS]))
+    return KnownErrors(shares, labels, degrees_of_sigma(pairs_held_out, shares.by_all))
+
+
+def degrees_of_sigma(pairs: int, share: float) -> float:
+    """Return the degrees of freedom with which so many held-out errors tell sigma.
+
+    Squares of errors that have this share of their variance in common have its square in common,
+    which makes them as few as Kish's design effect says. Without any error, 2 are left.
+    """
+    return 2.0 + pairs / (1.0 + max(pairs - 1, 0) * share**2)
 
 
 def _certain(rows: pd.DataFrame) -> pd.DataFrame:

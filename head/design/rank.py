@@ -23,7 +23,7 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.errors import OptionError, PredictionError
 from abag.core.messages import counted, reporting, say
 from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.layout import NOTHING
+from abag.embed.tables.layout import NOTHING, Layout
 from abag.embed.tables.table import TableLike
 from abag.head.design.batches import (
     RULES,
@@ -354,25 +354,8 @@ def rank(
             chains=reading_options.chains,
             no_antigen=reading_options.no_antigen,
         )
-        mass = molar_mass_of(chosen)
-        more = () if chosen.second is None else SECOND_COLUMNS
-        candidates = read_candidates(layout, quantity, mass, more)
-        if predictor is not None:
-            candidates = far_by_chains(candidates, predictor)
-        second = None
-        if chosen.second is not None:
-            second = SecondProperty.read(chosen.second, candidates, chosen)
-            far = candidates.frame["far"].to_numpy(np.bool_) | second.far
-            candidates = replace(candidates, frame=candidates.frame.assign(far=far))
-        # from here on, higher is better
-        sign = quantity.sign
-        frame = candidates.frame.assign(mean=sign * candidates.frame["mean"])
-        candidates = replace(candidates, frame=frame)
-        _refuse_of_numbers(chosen, quantity)
-        quantity.check_threshold(chosen.above, "--above")
-        quantity.check_threshold(chosen.best, "--best")
-        best = signed(chosen.best, sign)
-        chosen = replace(chosen, best=best, above=signed(chosen.above, sign))
+        candidates, second = _read_predictions(layout, quantity, chosen, predictor)
+        chosen = _toward_higher(chosen, quantity)  # as candidates are from here on
         names_none = chosen.antigen == UNNAMED_ANTIGEN
         kinds = KINDS[:1] if names_none else reading_options.kinds
         _say_regimes(candidates, predictor, kinds)
@@ -386,6 +369,7 @@ def rank(
         counts = {reason: int(rows.sum()) for reason, rows in left_out.items()}
         eligible = np.flatnonzero(~np.any(list(left_out.values()), axis=0))
         _refuse_too_few(candidates, len(eligible), counts, chosen)
+        best = chosen.best
         if chosen.rule == "improvement" and best is None:
             best = _best(candidates, measured)
         batch = _choose_batch(candidates, eligible, best, second, chosen, predictor)
@@ -395,21 +379,11 @@ def rank(
         rows = candidates.frame["row"].to_numpy()[batch.index]
         frame = read_chosen_rows(layout, rows, typed=has_types(out))
         say_if_measured(frame, chosen, leaves_out=bool(measured))
-        frame = _with_scores(frame, candidates, batch, chosen)
-        if second is not None:
-            frame = frame.assign(**second.columns(batch.index, batch.front))
-        summary = _summarize(candidates, batch, counts, chosen, out)
-        if second is not None:
-            summary["second"] = _summarize_second(second, batch)
-        score_columns = [*map(str, frame.columns)]
-        if quantity.affinity:  # a column called "predicted" is then the user's own
-            score_columns = [name for name in score_columns if name not in OUTSIDE]
-        if candidates.score_column != "score":  # so is one called "score"
-            score_columns.remove("score")
-        digits = quantity.digits(float(candidates.mean.std()))
+        frame = _with_scores(frame, candidates, batch, second, chosen)
+        summary = _summarize(candidates, batch, counts, second, chosen, out)
         frames = list[pd.DataFrame]()
         with writing(out, frames) as write:
-            write(rounded(frame, out, score_columns, digits))
+            write(_rounded(frame, candidates, out))
             # inside the block, so that an existing file stays as it is
             refuse_changed(predictions, before)
             if orders is not None:  # before the order appears: no pair may be on two orders
@@ -421,8 +395,48 @@ def rank(
     return summary
 
 
+def _read_predictions(
+    layout: Layout, quantity: Quantity, options: RankOptions, predictor: Predictor | None
+) -> tuple[Candidates, SecondProperty | None]:
+    """Read the candidates, with predictions of which higher is better, and a second property."""
+    more = () if options.second is None else SECOND_COLUMNS
+    candidates = read_candidates(layout, quantity, molar_mass_of(options), more)
+    if predictor is not None:
+        candidates = far_by_chains(candidates, predictor)
+    frame = candidates.frame
+    second = None
+    if options.second is not None:
+        second = SecondProperty.read(options.second, candidates, options)
+        frame = frame.assign(far=frame["far"].to_numpy(np.bool_) | second.far)
+    frame = frame.assign(mean=quantity.sign * frame["mean"])
+    return replace(candidates, frame=frame), second
+
+
+def _toward_higher(options: RankOptions, quantity: Quantity) -> RankOptions:
+    """Return the options with values of which higher is better; refuse those that do not fit."""
+    _refuse_of_numbers(options, quantity)
+    quantity.check_threshold(options.above, "--above")
+    quantity.check_threshold(options.best, "--best")
+    sign = quantity.sign
+    return replace(options, best=signed(options.best, sign), above=signed(options.above, sign))
+
+
+def _rounded(frame: pd.DataFrame, candidates: Candidates, out: Path | None) -> pd.DataFrame:
+    """Round the columns of a batch that abag has written."""
+    names = [*map(str, frame.columns)]
+    if candidates.quantity.affinity:  # a column called "predicted" is then the user's own
+        names = [name for name in names if name not in OUTSIDE]
+    if candidates.score_column != "score":  # so is one called "score"
+        names.remove("score")
+    return rounded(frame, out, names, candidates.quantity.digits(float(candidates.mean.std())))
+
+
 def _with_scores(
-    frame: pd.DataFrame, candidates: Candidates, batch: _Batch, options: RankOptions
+    frame: pd.DataFrame,
+    candidates: Candidates,
+    batch: _Batch,
+    second: SecondProperty | None,
+    options: RankOptions,
 ) -> pd.DataFrame:
     """Add the ranks and scores of a batch to its rows, in the direction of the quantity."""
     sign = candidates.quantity.sign
@@ -435,13 +449,14 @@ def _with_scores(
         mean = candidates.mean[batch.index]
         sigma = candidates.sigma[batch.index]
         frame["probability_above"] = probability_above(mean, sigma, Aim(above=options.above))
-    return frame
+    return frame if second is None else frame.assign(**second.columns(batch.index, batch.front))
 
 
 def _summarize(
     candidates: Candidates,
     batch: _Batch,
     left_out: dict[str, int],
+    second: SecondProperty | None,
     options: RankOptions,
     out: Path | None,
 ) -> RankSummary:
@@ -476,6 +491,8 @@ def _summarize(
     }
     if not quantity.affinity:
         summary["quantity"] = quantity.to_json()
+    if second is not None:
+        summary["second"] = _summarize_second(second, batch)
     return summary
 
 

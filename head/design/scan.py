@@ -45,15 +45,15 @@ from abag.head.design.sites import (
     single_mutants,
 )
 from abag.head.labels.headers import INSIDE, PKD, Quantity
-from abag.head.models.pair_vectors import Index, PairVectors, given_features
+from abag.head.models.pair_vectors import Index, given_features
 from abag.head.predictor.explain import explain_residues, residue_parts
-from abag.head.predictor.options import ScanOptions, is_run_alone
+from abag.head.predictor.options import ScanOptions
 from abag.head.predictor.predictor import Scorer
 from abag.head.predictor.scoring import (
     PredictionsByRegime,
+    as_in_the_run,
     check_table_out,
     loaded,
-    region_of_run,
     rounded,
     row_bar,
     say_random_weights,
@@ -64,8 +64,7 @@ from abag.head.runs.run_folder import naming_damage
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Chains
     from abag.embed.tables.layout import LayoutRecord
-    from abag.head.predictor.predictor import Predictor
-    from abag.head.regimes.splits import FoundRegimes
+    from abag.head.predictor.predictor import Predictor, ScoredPairs
 
 
 BATCH = 16_384
@@ -121,12 +120,11 @@ def score_mutants(
             # the parents of the batch are scored with it: differences need their vectors
             numbers, parent = np.unique([number for number, _ in batch], return_inverse=True)
             rows = np.concatenate([numbers, np.arange(len(batch)) + first + at])
-            index = [sequences.of_row[rows] for sequences in sides]
-            scores, regimes, vectors = scorer.score(*index)
+            scored = scorer.score(*(sequences.of_row[rows] for sequences in sides))
             of_pair = np.concatenate([np.arange(len(numbers)), parent])
-            scores = _with_differences(predictor, scores, vectors, of_pair, regimes)
-            scores = _with_likelihoods(predictor, scores, vectors, of_pair)
-            frames.append(scores[len(numbers) :])
+            _add_differences(predictor, scored, of_pair)
+            _add_likelihoods(predictor, scored, of_pair)
+            frames.append(scored.scores[len(numbers) :])
             shown.update(len(batch))
     frame = pd.concat(frames, ignore_index=True)
     if len(measured):
@@ -161,13 +159,7 @@ def _describe(
     return pd.DataFrame(described)
 
 
-def _with_differences(
-    predictor: Predictor,
-    scores: pd.DataFrame,
-    vectors: PairVectors,
-    parent: Index,
-    regimes: FoundRegimes,
-) -> pd.DataFrame:
+def _add_differences(predictor: Predictor, scored: ScoredPairs, parent: Index) -> None:
     """Add the difference of each pair from its parent, (P,), and its sigma if there is one.
 
     The parent of a pair is predicted as if it were of the regime of the pair. One that was measured
@@ -175,41 +167,33 @@ def _with_differences(
     shrink predictions toward the mean. The difference of the two would be a matter of the regimes,
     whatever is mutated.
     """
+    scores, regimes, vectors, parts = scored
     at = list(scores).index("regime")
-    names = {*regimes.used.tolist()}
-    weighed = {part for name in names for part in predictor.regimes[name].mixture.weights}
-    parts = predictor.parts
-    has_sigma = bool(parts.with_variance) and not predictor.quantity.classes
-    varied = None if has_sigma else np.zeros(0, np.int64)
-    predicted, variances = parts.predict_with_variance(vectors, weighed, varied, parent)
-    of_parents = {part: of_pairs[parent] for part, of_pairs in predicted.items()}
+    of_parents = {name: predicted[parent] for name, predicted in parts.items()}
     pkd = scores["pkd_predicted"].to_numpy()
     scores.insert(at, "difference", pkd - predictor.mix(of_parents, regimes))
-    if has_sigma:
-        differences = {part: predicted[part] - of_parents[part] for part in predicted}
-        sigma = np.zeros(len(scores))
-        for name in names:
-            mixture = predictor.regimes[name].mixture
-            rows = regimes.used == name
-            square = max(mixture.spread, 1.0) ** 2 * mixture.variance(variances, len(scores))
-            # trees may give a mutant the value of its parent where other parts do not
-            sigma[rows] = np.sqrt(square + mixture.variance_between(differences))[rows]
-        scores.insert(at + 1, "difference_sigma", sigma)
-    return scores
+    mixtures = predictor.mixtures(regimes)
+    varying = predictor.varying(mixture for mixture, _ in mixtures)
+    if not varying or predictor.quantity.classes:
+        return
+    variances = predictor.parts.difference_variance(vectors, parent, varying)
+    differences = {name: predicted - of_parents[name] for name, predicted in parts.items()}
+    sigma = np.zeros(len(scores))
+    for mixture, rows in mixtures:
+        square = max(mixture.spread, 1.0) ** 2 * mixture.variance(variances, len(scores))
+        # trees may give a mutant the value of its parent where other parts do not
+        sigma[rows] = np.sqrt(square + mixture.variance_between(differences))[rows]
+    scores.insert(at + 1, "difference_sigma", sigma)
 
 
-def _with_likelihoods(
-    predictor: Predictor, scores: pd.DataFrame, vectors: PairVectors, parent: Index
-) -> pd.DataFrame:
+def _add_likelihoods(predictor: Predictor, scored: ScoredPairs, parent: Index) -> None:
     """Add how far each likelihood that the run reads from the store is from that of the parent."""
     if predictor.features is None:
-        return scores
-    numbers_PF = given_features(vectors).numbers_RF
-    added = {}
+        return
+    numbers_PF = given_features(scored.vectors).numbers_RF
     for column, values_P in zip(predictor.features.numbers, numbers_PF.T, strict=True):
         if column.head:  # a likelihood, not a column of the table
-            added[f"{column.name}_difference"] = values_P - values_P[parent]
-    return scores.assign(**added)
+            scored.scores[f"{column.name}_difference"] = values_P - values_P[parent]
 
 
 BEST = 5
@@ -397,11 +381,7 @@ def scan(
             check_table_out(out, page, sources=read, force=chosen.force)
         # scans of pIC50 say pKd, as their columns do
         quantity = PKD if predictor.quantity.affinity else predictor.quantity
-        chosen = replace(
-            chosen,
-            antibody_region=region_of_run(chosen, predictor),
-            no_antigen=is_run_alone(chosen, predictor.kinds),
-        )
+        chosen = as_in_the_run(chosen, predictor)
         advice = "Write the mutants into a table with these columns, and use abag predict."
         predictor.refuse_without_features("scan", advice)
         store = predictor.resolve_store(chosen.store)

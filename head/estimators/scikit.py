@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
@@ -102,7 +103,11 @@ def _without_others(text: str, own: Mapping[str, Any]) -> str:
         return names_own and not _COLUMN_OF_LABELS.search(clause)
 
     problem, *advice = re.split(r"(?<=[.]) (?=[A-Z])", text)
-    kept = [text for text in advice if is_possible(text) or _COMMAND.search(text)]
+    kept = []
+    for sentence in advice:
+        ways = sentence.removesuffix(".").split(", or ")
+        possible = ways if _COMMAND.search(sentence) else [*takewhile(is_possible, ways)]
+        kept += [", or ".join(possible) + "."] if possible else []
     if advice and not kept:
         kept = ["Correct X."]
         if "--better" in own:

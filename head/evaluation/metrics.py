@@ -1,8 +1,5 @@
-"""Ranks, rank correlations, and the pairs of rows that predictions have in their measured order.
-
-N rows in G groups.
-
-Metrics of predictions against measurements, in one registry.
+"""Metrics of predictions against measurements, in one registry, and what they are made of: ranks,
+rank correlations, and the pairs of rows that predictions have in their measured order.
 
 A metric that is undefined for the given rows is ``None``, never 0 or NaN. Predictions of different
 folds are never pooled as they are, because even the training mean of each fold would then correlate
@@ -18,14 +15,15 @@ counts only in `concordance`, in the pairs of rows with a known order, and in `b
 
 A label with a weight counts as so many rows, of a mean of 1; a pair of rows counts by the product.
 
-N rows, of which E are exact; P pairs of a table."""
+N rows in G groups, of which E are exact; P pairs of a table; R tested pairs of a regime.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,9 +36,14 @@ if TYPE_CHECKING:
 
 
 MIN_ROWS_PER_ANTIGEN = 5
-"""Antigens with fewer exact rows are left out of the correlation within antigens."""
+"""Antigens with fewer exact rows are left out of the correlation within antigens. Of pairs of a
+regime, a cell with fewer has no rank correlation of its own."""
+FEWEST_RANKED = 3
+"""Pairs below which nothing is ranked."""
+TIED = 1e-12
+"""Variance of ranks below which they are equal."""
 LEVEL_DIGITS = 9
-"""Digits of levelled predictions: those of one fold that were equal still are."""
+"""Digits of predictions whose means were taken off: those that were equal still are."""
 LISTED_PAIRS = 1 << 20
 """Pairs of rows that are compared; of more pairs a quarter as many are drawn."""
 
@@ -142,6 +145,147 @@ class RanksByGroup:
         """Rank each value within its group, with mean ranks for ties, minus the mean rank."""
         rank = Order(values, self._group).below(self._weight)
         return np.where(np.isnan(values), np.nan, rank - self._size[self._group] / 2)
+
+
+class RankValues(NamedTuple):
+    """Hold rank correlations, and what each of R pairs adds to them; all of shape (R,)."""
+
+    unit: Ints
+    """What a pair is ranked in, see `rank_units`; -1 of pairs that are not ranked."""
+    correlation: Floats
+    """Spearman correlation of its unit; NaN of pairs that are not ranked."""
+    influence: Floats
+    """By how much the correlation grows with the weight of the pair, with mean 0 in a unit."""
+    shortfall: Floats
+    """By how much the correlation of so few pairs is expected to be below that of many."""
+
+
+def rank_units(cell: Ints, sequence: Ints) -> Ints:
+    """Number the sets of pairs within which pairs are ranked, (R,); -1 where nothing is.
+
+    Only pairs of one cell are compared: those of one fold, and of one antigen or antibody where one
+    is held fixed. Labels and predictions of two folds differ in level, because each fold learns
+    from the labels that the others test: pooled as they are, even training means would be ranked,
+    in the wrong order. A cell of `MIN_ROWS_PER_ANTIGEN` pairs is a unit. Smaller ones would leave
+    most pairs of many tables unranked, and their correlations are coarse and too small: so cells of
+    one `sequence`, (R,), are pooled once the mean of each cell is taken off its labels and
+    predictions, and the cells of sequences that have too few pairs for that are pooled together.
+    """
+    _, dense, size = np.unique(cell, return_inverse=True, return_counts=True)
+    of_cell = size[dense]
+    unit = np.where(of_cell >= MIN_ROWS_PER_ANTIGEN, dense, -1)
+    is_pooled = (of_cell >= 2) & (of_cell < MIN_ROWS_PER_ANTIGEN)
+    if not is_pooled.any():
+        return unit
+    _, number, pairs = np.unique(sequence[is_pooled], return_inverse=True, return_counts=True)
+    rest = len(size) + len(pairs)
+    unit[is_pooled] = np.where(pairs[number] >= MIN_ROWS_PER_ANTIGEN, len(size) + number, rest)
+    if np.count_nonzero(unit == rest) < FEWEST_RANKED:
+        unit[unit == rest] = -1
+    return unit
+
+
+def rank_values(
+    predicted: Floats,
+    pkd: Floats,
+    cell: Ints,
+    sequence: Ints,
+    weight: Floats | None,
+) -> RankValues:
+    """Return the Spearman correlation of each unit of `rank_units`, and what pairs add to it.
+
+    Pairs with a weight, (R,), count as so many pairs. Units of equal labels are not ranked; equal
+    predictions have a correlation of 0. The influence of a pair is the derivative of the
+    correlation by its weight: of the product of ranks, of both variances, and of the ranks of all
+    others.
+
+    References
+    ----------
+    Croux and Dehon, Statistical Methods & Applications 19, 2010, for the influence function;
+    Hoeffding, Annals of Mathematical Statistics 19, 1948, for the expectation in small samples.
+    """
+    nowhere = np.full(len(pkd), np.nan)
+    unit = rank_units(cell, sequence)
+    rows = np.flatnonzero(unit >= 0)
+    _, dense = np.unique(unit[rows], return_inverse=True)
+    _, cell_of_row = np.unique(cell[rows], return_inverse=True)
+    w = np.ones(len(rows)) if weight is None else weight[rows]
+    within = _Within(dense, cell_of_row, w)
+    x = within.ranked(predicted[rows])
+    y = within.ranked(pkd[rows])
+    length = np.sqrt(x.variance * y.variance)  # 0 if predictions are equal: they rank nothing
+    scale = np.where(length > 0, length, 1.0)
+    correlation = np.clip(within.mean(x.rank * y.rank) / scale, -1, 1) * (length > 0)
+    product = x.rank * y.rank + x.order.above(w * y.rank) + y.order.above(w * x.rank)
+    influence = (product - within.mean(product)) / scale
+    for ranked in (x, y):
+        square = np.square(ranked.rank) + 2 * ranked.order.above(w * ranked.rank)
+        relative = (square - within.mean(square)) / np.where(length > 0, ranked.variance, 1.0)
+        influence -= correlation / 2 * relative
+    is_ranked = y.variance > 0
+    result = RankValues(unit.copy(), nowhere, np.zeros(len(pkd)), np.zeros(len(pkd)))
+    result.unit[rows[~is_ranked]] = -1
+    rows = rows[is_ranked]
+    result.correlation[rows] = correlation[is_ranked]
+    result.influence[rows] = np.where(length > 0, influence, 0.0)[is_ranked]
+    shortfall = _shortfall(correlation, within.informative)
+    result.shortfall[rows] = shortfall[is_ranked]
+    return result
+
+
+def _shortfall(correlation: Floats, pairs: Floats) -> Floats:
+    """Return by how much sample correlations are below those of many pairs, if labels are normal.
+
+    The expectation of a sample's is 3 (tau - rho) / (n + 1) above rho, and tau follows from rho.
+    """
+    tau = 2 / np.pi * np.arcsin(np.clip(2 * np.sin(np.pi * correlation / 6), -1, 1))
+    return np.asarray(3 * (correlation - tau) / (pairs + 1))
+
+
+class _Ranked(NamedTuple):
+    """Hold the ranks of one column within units, (R,) each."""
+
+    rank: Floats
+    """Mean rank of ties, minus the mean rank of the cell."""
+    variance: Floats
+    """Of the ranks of its unit."""
+    order: Order
+
+
+@dataclass(frozen=True, slots=True)
+class _Within:
+    """Take means of R rows within units, which consist of cells."""
+
+    unit: Ints
+    cell: Ints
+    weight: Floats
+
+    def mean(self, value: Floats, group: Ints | None = None) -> Floats:
+        """Return the weighted mean of the group of each row, or of its unit."""
+        group = self.unit if group is None else group
+        total = np.bincount(group, self.weight * value) / np.bincount(group, self.weight)
+        return np.asarray(total[group])
+
+    @property
+    def informative(self) -> Floats:
+        """Return the effective number of pairs of the unit of each row."""
+        total = np.bincount(self.unit, self.weight)
+        return np.asarray((np.square(total) / np.bincount(self.unit, self.weight**2))[self.unit])
+
+    def ranked(self, value: Floats) -> _Ranked:
+        """Rank values within units; where a unit has several cells, less the mean of each."""
+        first_cell = np.full(int(self.unit.max(initial=-1)) + 1, -1)
+        first_cell[self.unit] = self.cell
+        is_mixed = np.zeros(len(first_cell), np.bool_)
+        is_mixed[self.unit[first_cell[self.unit] != self.cell]] = True
+        aligned = np.where(is_mixed[self.unit], value - self.mean(value, self.cell), value)
+        order = Order(np.round(aligned, LEVEL_DIGITS), self.unit)
+        rank = order.below(self.weight)
+        rank -= self.mean(rank, self.cell)
+        variance = self.mean(np.square(rank))
+        # weights leave rounding errors in ranks that are all tied
+        variance[variance < TIED] = 0.0
+        return _Ranked(rank, variance, order)
 
 
 class KnownOrder:
@@ -513,8 +657,6 @@ def _expected_hits(
     strong: NDArray[np.bool_], predicted: Floats, budget: float, weight: Floats | None
 ) -> float:
     """Count strong binders among the ``budget`` best predictions; ties at the cut share places."""
-    if not len(strong):
-        return 0.0
     count = np.ones(len(strong)) if weight is None else weight
     cut = _cut(predicted, budget, weight)
     above = predicted > cut

@@ -19,6 +19,12 @@ without a signal 2.5 % of the sentences at most say that ranking is better than 
 
 Labels with a weight count as much as in the fit, in scores, intervals and effective numbers.
 
+The prediction of a pair of two classes is the probability of the second, and its squared error the
+Brier score, which is compared with that of the frequency of the class (the prevalence) and of the
+best baseline. Beside it stand average precision, the area under the ROC curve, overall and within
+antigens and antibodies, and the log loss. Of ordered classes, pairs of the highest one are the
+positive ones, and two pairs are compared if their classes differ.
+
 R tested pairs.
 """
 
@@ -34,9 +40,16 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit, logit, ndtri, stdtrit
 
-from abag.core.arrays import Floats, Ints, distinct, weights_of
+from abag.core.arrays import Bools, Floats, Ints, distinct, weights_of
 from abag.core.messages import counted
-from abag.head.evaluation.metrics import MIN_ROWS_PER_ANTIGEN, Order, decidable_pairs
+from abag.embed.tables.chains import KINDS, Kind
+from abag.head.evaluation.metrics import (
+    average_precision,
+    decidable_pairs,
+    level_folds,
+    rank_units,
+    rank_values,
+)
 from abag.head.labels.headers import PKD, Quantity
 from abag.head.regimes.splits import (
     LEAST_GROUPS,
@@ -46,6 +59,7 @@ from abag.head.regimes.splits import (
     effective_groups,
     effective_number,
     learned_rows,
+    without_absent,
 )
 
 if TYPE_CHECKING:
@@ -71,12 +85,12 @@ RARE = 0.2
 LEAST_OF_SIDE = 3.0
 """Effective groups of the lower, and of the higher rows of pairs, below which a concordance has no
 interval."""
-FEWEST_RANKED = 3
-"""Pairs below which nothing is ranked."""
-ENOUGH_RANKED = MIN_ROWS_PER_ANTIGEN
-"""Pairs from which a cell has a rank correlation of its own."""
 NEARLY_ALL = 0.9
 """Weight from which a part is the predictor itself, and no rival of it."""
+DRAWS = 200
+"""Draws of groups from which the interval of the average precision comes."""
+LEAST_PROBABILITY = 1e-6
+"""Least probability of what happened: one that was excluded has a finite log loss."""
 MANY_BOUNDS = 0.2
 """Share of bounds among the tested pairs from which errors of the others are not judged: what could
 be measured exactly is a selection."""
@@ -84,10 +98,6 @@ COVERED = float(ndtri(0.95))
 """Half the width of a 90 % interval, in sigmas."""
 SURE = 1.96
 """Half the width of a 95 % interval, in standard deviations."""
-TIED = 1e-12
-"""Variance of ranks below which they are equal."""
-ROUNDING = 9
-"""Digits of predictions that are compared: sums in another order are equal."""
 TRAIN_MEAN = "train_mean"
 """Name of the baseline that predicts the mean of the training labels."""
 INDISTINGUISHABLE = "statistically indistinguishable from"
@@ -142,6 +152,8 @@ class TestedPairs:
     """How much each pair counts, as in the fit; None: all as much."""
     censored: NDArray[np.int8] | None = None
     """-1 if the label lies below its bound, 1 if above, 0 if exact; None: all are exact."""
+    kinds: tuple[Kind, ...] = KINDS
+    """Kinds of sequences that the pairs have."""
 
     @classmethod
     def of(cls, pairs: LabelledPairs, measured: MeasuredRegime) -> TestedPairs:
@@ -166,6 +178,7 @@ class TestedPairs:
             by_positions=MUTATED in measured.regime.levels,
             weight=weights_of(pairs.share, rows),
             censored=pairs.censored[rows],
+            kinds=pairs.kinds,
         )
 
     @property
@@ -209,7 +222,25 @@ class TestedPairs:
         return min(effective_groups(group, self.weight) for group in self.groups)
 
 
-class RegimeScore(TypedDict):
+class ErrorScore(TypedDict):
+    """Hold what the errors of a regime are; JSON."""
+
+    rmse: float
+    """In pKd."""
+    r2: float | None
+    """Of all test pairs together, relative to their mean, as ``sklearn.metrics.r2_score``; None for
+    equal labels."""
+    skill: float | None
+    """Share of the squared error of the means of the training parts that is avoided."""
+    coverage: float | None
+    """Share of the pairs within their 90 % intervals."""
+    rmse_of_mean: float
+    rmse_of_best: float
+    intervals: dict[str, list[float] | None]
+    """95 % intervals of the scores that are plain numbers; None where groups are too few."""
+
+
+class RegimeScore(ErrorScore):
     """Hold one row of the table of regimes; JSON."""
 
     regime: str
@@ -223,20 +254,7 @@ class RegimeScore(TypedDict):
     spearman: dict[str, float | None] | None
     spearman_within_antigen: dict[str, float | None] | None
     spearman_within_antibody: dict[str, float | None] | None
-    rmse: float
-    """In pKd."""
-    r2: float | None
-    """Of all test pairs together, relative to their mean, as ``sklearn.metrics.r2_score``; None for
-    equal labels."""
-    skill: float | None
-    """Share of the squared error of the means of the training parts that is avoided."""
-    coverage: float | None
-    """Share of the pairs within their 90 % intervals."""
-    rmse_of_mean: float
     best_baseline: str
-    rmse_of_best: float
-    intervals: dict[str, list[float] | None]
-    """95 % intervals of the scores that are plain numbers; None where groups are too few."""
     better_than_mean: dict[str, float | None]
     """Difference of squared errors, in pKd^2; above 0 if the model is better."""
     better_than_best: dict[str, float | None]
@@ -253,9 +271,8 @@ class RegimeScore(TypedDict):
     """Of labels that are classes: ``positive`` (name of the highest class), ``positives``
     (different pairs of it among the tested ones), ``prevalence``, ``average_precision``, ``auc``,
     ``auc_within_antigen`` and ``auc_within_antibody`` with their intervals, ``brier`` (mean squared
-    error of the number of the class), ``brier_of_mean``, ``brier_of_best``, and of two classes
-    ``log_loss`` and ``log_loss_of_mean`` in nats, and ``log_loss_gain``, by how much the former is
-    smaller, with its interval."""
+    error of the number of the class), and of two classes ``log_loss`` and ``log_loss_of_mean`` in
+    nats."""
     by_round: NotRequired[list[dict[str, Any]]]
     """After ``--add``, where both have enough pairs: the same scores of the pairs of round 0, and
     of those of later rounds, which were selected."""
@@ -275,77 +292,58 @@ def score_regime(
     predicted: Floats,
     mean: Floats,
     baselines: Mapping[str, Floats],
-    inside: Floats | None,
+    sigma: Floats | None,
     *,
     weights: Mapping[str, float] | None = None,
     quantity: Quantity = PKD,
 ) -> RegimeScore:
     """Judge out-of-fold predictions of a regime, (R,) each, by the exact labels of `every` pair.
 
-    `mean` has the means of the training parts, `baselines` the predictions of other models by name,
-    and `inside` 1 where the label is within the 90 % interval. `weights` are those of the
-    predictor's parts: a baseline that has nearly all the weight is the predictor, which is not
-    compared with itself. Bounds are judged by their order, and by which side of the assay's limit
-    they are predicted on. Of a `quantity` of classes, predictions are probabilities, or expected
-    numbers of classes.
+    `mean` has the means of the training parts, and `baselines` the predictions of other models by
+    name. `weights` are those of the predictor's parts: a baseline that has nearly all the weight is
+    the predictor, which is not compared with itself. Bounds are judged by their order, and by which
+    side of the assay's limit they are predicted on. Of a `quantity` of classes, predictions are
+    probabilities, or expected numbers of classes, and `mean` has the frequencies in training.
     """
-    of_classes = bool(quantity.classes)
     is_exact = every.is_exact
     tested = every.some(is_exact)
-    pkd = tested.pkd
     weight = tested.weight
-    square = np.square(pkd - predicted[is_exact])
-    of_mean = np.square(pkd - mean[is_exact])
-    covered = None if inside is None else inside[is_exact]
+    of_tested = predicted[is_exact]
+    square = np.square(tested.pkd - of_tested)
+    of_mean = np.square(tested.pkd - mean[is_exact])
     itself = {part for part, share in (weights or {}).items() if share >= NEARLY_ALL}
     rivals = {part: row[is_exact] for part, row in baselines.items() if part not in itself}
     best, of_best = _best_baseline(tested, rivals) or (TRAIN_MEAN, of_mean)
     against_mean = mean_claim(of_mean - square, tested.groups, weight=weight)
     against_best = mean_claim(of_best - square, tested.groups, tested.dependence, weight)
-    # a mean of equal labels differs from them by rounding
-    of_test_mean = np.zeros(len(pkd))
-    if np.ptp(pkd):
-        of_test_mean = np.square(pkd - np.average(pkd, weights=weight))
-    r2_of_pairs = _avoided(square, of_test_mean, weight)
-    skill_of_pairs = _avoided(square, of_mean, weight)
-    intervals = {
-        "rmse": _error_interval(square, tested),
-        "r2": _share_interval(r2_of_pairs, tested),
-        "skill": _share_interval(skill_of_pairs, tested),
-        "coverage": _share_interval(covered, tested, least=0.0),
-        "rmse_of_mean": _root_interval(of_mean, tested),
-        "rmse_of_best": _root_interval(of_best, tested),
-    }
-    claims = _rank_claims(tested, predicted[is_exact])
+    covered = None
+    if sigma is not None and not quantity.classes:
+        inside = np.abs(every.pkd - predicted) <= COVERED * sigma
+        covered = inside[is_exact].astype(np.float64)
+    claims = _rank_claims(tested, of_tested)
     score: RegimeScore = {
         "regime": name,
-        "words": words,
+        "words": without_absent(words, every.kinds),
         "n": len(np.unique(tested.rows)),
         "groups": tested.effective,
         "spearman": _as_json(claims[""]),
         "spearman_within_antigen": _as_json(claims[" within antigens"]),
         "spearman_within_antibody": _as_json(claims[" within antibodies"]),
-        "rmse": _root(square, weight),
-        "r2": _mean(r2_of_pairs, weight),
-        "skill": _mean(skill_of_pairs, weight),
-        "coverage": _mean(covered, weight),
-        "rmse_of_mean": _root(of_mean, weight),
+        **_score_errors(tested, square, of_mean, of_best, covered),  # type: ignore[typeddict-item]
         "best_baseline": best,
-        "rmse_of_best": _root(of_best, weight),
-        "intervals": intervals,
         "better_than_mean": against_mean._asdict(),
         "better_than_best": against_best._asdict(),
         "sentence": "",
     }
     if weight is not None:
         score["effective_pairs"] = effective_number(weight)
+    if quantity.classes:
+        _add_classes(score, tested, of_tested, mean[is_exact], quantity.classes)
+    loss_words = PROBABILITIES if quantity.classes else ERRORS
+    in_words = describe_loss(loss_words, against_mean, against_best, best)
     if TRAIN_MEAN in itself:
-        not_better = NOT_TRUER if of_classes else NOT_SMALLER
-        errors_in_words = f"{not_better}, which has nearly all the weight"
-    else:
-        loss_words = PROBABILITIES if of_classes else ERRORS
-        errors_in_words = describe_loss(loss_words, against_mean, against_best, best)
-    bounds = float(np.average(~every.is_exact, weights=every.weight)) if len(every.rows) else 0.0
+        in_words = f"{loss_words.not_shown}, which has nearly all the weight"
+    bounds = float(np.average(~is_exact, weights=every.weight)) if len(every.rows) else 0.0
     is_selection = bounds >= MANY_BOUNDS
     if bounds:
         concordance = concordance_claim(every, predicted)
@@ -354,25 +352,68 @@ def score_regime(
         if is_selection:
             limits = limit_claims(every, predicted)
             score["limits"] = [limit.as_json() for limit in limits]
-            errors_in_words = _describe_bounds(bounds, concordance, limits, quantity)
-    # the sentence takes the clearest of several claims: the more there are, the more it asks for
+            in_words = _describe_bounds(bounds, concordance, limits, quantity)
+    judged = _judged_claims(every, predicted, claims, with_bounds=is_selection)
+    if quantity.classes:
+        rarer = _count_rarer(tested)
+        judged = {} if rarer < FEWEST_OF_CLASS else judged
+        if _are_few(rarer, score["n"]):
+            in_words = (
+                f"{loss_words.noun} cannot be judged, as {rarer} of {score['n']:,} tested pairs "
+                f"{'is' if rarer == 1 else 'are'} not of the most frequent class"
+            )
+    sentence = f"{words}: {describe_ranking(judged)}; {in_words}"
+    score["sentence"] = without_absent(sentence, every.kinds)
+    return score
+
+
+def _score_errors(
+    tested: TestedPairs, square: Floats, of_mean: Floats, of_best: Floats, covered: Floats | None
+) -> ErrorScore:
+    """Score squared errors, (R,), beside those of the mean and of the best baseline.
+
+    `covered` is 1 where the label is within the 90 % interval, None where there are none.
+    """
+    weight = tested.weight
+    # a mean of equal labels differs from them by rounding
+    of_test_mean = np.zeros(len(square))
+    if np.ptp(tested.pkd):
+        of_test_mean = np.square(tested.pkd - np.average(tested.pkd, weights=weight))
+    r2_of_pairs = _avoided(square, of_test_mean, weight)
+    skill_of_pairs = _avoided(square, of_mean, weight)
+    return {
+        "rmse": _root(square, weight),
+        "r2": _mean(r2_of_pairs, weight),
+        "skill": _mean(skill_of_pairs, weight),
+        "coverage": _mean(covered, weight),
+        "rmse_of_mean": _root(of_mean, weight),
+        "rmse_of_best": _root(of_best, weight),
+        "intervals": {
+            "rmse": _error_interval(square, tested),
+            "r2": _share_interval(r2_of_pairs, tested),
+            "skill": _share_interval(skill_of_pairs, tested),
+            "coverage": _share_interval(covered, tested, least=0.0),
+            "rmse_of_mean": _root_interval(of_mean, tested),
+            "rmse_of_best": _root_interval(of_best, tested),
+        },
+    }
+
+
+def _judged_claims(
+    every: TestedPairs, predicted: Floats, claims: Mapping[str, Claim | None], *, with_bounds: bool
+) -> dict[str, Claim | None]:
+    """Return the claims about ranking at the level that the clearest of so many is asked for.
+
+    With bounds, that about the order of labels and bounds comes first.
+    """
     different = {claim for claim in claims.values() if _has_interval(claim)}
-    level = 1 - (1 - LEVEL) / max(1, len(different) + is_selection)
-    judged = _rank_claims(tested, predicted[is_exact], level)
-    rarer = _count_rarer(tested)
-    if of_classes and rarer < FEWEST_OF_CLASS:
-        judged = {}
-    if of_classes and _are_few(rarer, score["n"]):
-        errors_in_words = (
-            f"{PROBABILITIES.noun} cannot be judged, as {rarer} of {score['n']:,} tested pairs "
-            f"{'is' if rarer == 1 else 'are'} not of the most frequent class"
-        )
-    if is_selection:
+    level = 1 - (1 - LEVEL) / max(1, len(different) + with_bounds)
+    judged = _rank_claims(every.some(every.is_exact), predicted[every.is_exact], level)
+    if with_bounds:
         in_order = concordance_claim(every, predicted, level)
         above_chance = None if in_order is None else in_order.above(0.5)
         judged = {" of labels and bounds": above_chance, **judged}
-    score["sentence"] = f"{words}: {describe_ranking(judged)}; {errors_in_words}"
-    return score
+    return judged
 
 
 def _count_rarer(tested: TestedPairs) -> int:
@@ -721,12 +762,8 @@ def _variance_of_sides(
 
 
 def is_by_chance(sentence: str) -> bool:
-    """Return whether the sentence of a regime says nothing for its ranking, or something against.
-
-    Predictors of earlier versions say "not better".
-    """
-    relation = "not shown to be better|not better|worse"
-    return re.search(rf"\bis ({relation}) than chance\b", sentence) is not None
+    """Return whether the sentence of a regime says nothing for its ranking, or against it."""
+    return re.search(r"\bis (not shown to be better|worse) than chance\b", sentence) is not None
 
 
 def compare_models(
@@ -802,147 +839,6 @@ def _widest(value: float, groups: Sequence[Ints], weight: Floats, ends: Ends) ->
     return Claim(value, low, high, least)
 
 
-class RankValues(NamedTuple):
-    """Hold rank correlations, and what each of R pairs adds to them; all of shape (R,)."""
-
-    unit: Ints
-    """What a pair is ranked in, see `rank_units`; -1 of pairs that are not ranked."""
-    correlation: Floats
-    """Spearman correlation of its unit; NaN of pairs that are not ranked."""
-    influence: Floats
-    """By how much the correlation grows with the weight of the pair, with mean 0 in a unit."""
-    shortfall: Floats
-    """By how much the correlation of so few pairs is expected to be below that of many."""
-
-
-def rank_units(cell: Ints, sequence: Ints) -> Ints:
-    """Number the sets of pairs within which pairs are ranked, (R,); -1 where nothing is.
-
-    Only pairs of one cell are compared: those of one fold, and of one antigen or antibody where one
-    is held fixed. Labels and predictions of two folds differ in level, because each fold learns
-    from the labels that the others test: pooled as they are, even training means would be ranked,
-    in the wrong order. A cell of `ENOUGH_RANKED` pairs is a unit. Smaller ones would leave most
-    pairs of many tables unranked, and their correlations are coarse and too small: so cells of one
-    `sequence`, (R,), are pooled once the mean of each cell is taken off its labels and predictions,
-    and the cells of sequences that have too few pairs for that are pooled together.
-    """
-    _, dense, size = np.unique(cell, return_inverse=True, return_counts=True)
-    of_cell = size[dense]
-    unit = np.where(of_cell >= ENOUGH_RANKED, dense, -1)
-    is_pooled = (of_cell >= 2) & (of_cell < ENOUGH_RANKED)
-    if not is_pooled.any():
-        return unit
-    _, number, pairs = np.unique(sequence[is_pooled], return_inverse=True, return_counts=True)
-    rest = len(size) + len(pairs)
-    unit[is_pooled] = np.where(pairs[number] >= ENOUGH_RANKED, len(size) + number, rest)
-    if np.count_nonzero(unit == rest) < FEWEST_RANKED:
-        unit[unit == rest] = -1
-    return unit
-
-
-def rank_values(
-    predicted: Floats,
-    pkd: Floats,
-    cell: Ints,
-    sequence: Ints,
-    weight: Floats | None,
-) -> RankValues:
-    """Return the Spearman correlation of each unit of `rank_units`, and what pairs add to it.
-
-    Pairs with a weight, (R,), count as so many pairs. Units of equal labels are not ranked; equal
-    predictions have a correlation of 0. The influence of a pair is the derivative of the
-    correlation by its weight: of the product of ranks, of both variances, and of the ranks of all
-    others.
-
-    References
-    ----------
-    Croux and Dehon, Statistical Methods & Applications 19, 2010, for the influence function;
-    Hoeffding, Annals of Mathematical Statistics 19, 1948, for the expectation in small samples.
-    """
-    nowhere = np.full(len(pkd), np.nan)
-    unit = rank_units(cell, sequence)
-    rows = np.flatnonzero(unit >= 0)
-    _, dense = np.unique(unit[rows], return_inverse=True)
-    _, cell_of_row = np.unique(cell[rows], return_inverse=True)
-    w = np.ones(len(rows)) if weight is None else weight[rows]
-    within = _Within(dense, cell_of_row, w)
-    x = within.ranked(predicted[rows])
-    y = within.ranked(pkd[rows])
-    length = np.sqrt(x.variance * y.variance)  # 0 if predictions are equal: they rank nothing
-    scale = np.where(length > 0, length, 1.0)
-    correlation = np.clip(within.mean(x.rank * y.rank) / scale, -1, 1) * (length > 0)
-    product = x.rank * y.rank + x.order.above(w * y.rank) + y.order.above(w * x.rank)
-    influence = (product - within.mean(product)) / scale
-    for ranked in (x, y):
-        square = np.square(ranked.rank) + 2 * ranked.order.above(w * ranked.rank)
-        relative = (square - within.mean(square)) / np.where(length > 0, ranked.variance, 1.0)
-        influence -= correlation / 2 * relative
-    is_ranked = y.variance > 0
-    result = RankValues(unit.copy(), nowhere, np.zeros(len(pkd)), np.zeros(len(pkd)))
-    result.unit[rows[~is_ranked]] = -1
-    rows = rows[is_ranked]
-    result.correlation[rows] = correlation[is_ranked]
-    result.influence[rows] = np.where(length > 0, influence, 0.0)[is_ranked]
-    shortfall = _shortfall(correlation, within.informative)
-    result.shortfall[rows] = shortfall[is_ranked]
-    return result
-
-
-def _shortfall(correlation: Floats, pairs: Floats) -> Floats:
-    """Return by how much sample correlations are below those of many pairs, if labels are normal.
-
-    The expectation of a sample's is 3 (tau - rho) / (n + 1) above rho, and tau follows from rho.
-    """
-    tau = 2 / np.pi * np.arcsin(np.clip(2 * np.sin(np.pi * correlation / 6), -1, 1))
-    return np.asarray(3 * (correlation - tau) / (pairs + 1))
-
-
-class _Ranked(NamedTuple):
-    """Hold the ranks of one column within units, (R,) each."""
-
-    rank: Floats
-    """Mean rank of ties, minus the mean rank of the cell."""
-    variance: Floats
-    """Of the ranks of its unit."""
-    order: Order
-
-
-@dataclass(frozen=True, slots=True)
-class _Within:
-    """Take means of R rows within units, which consist of cells."""
-
-    unit: Ints
-    cell: Ints
-    weight: Floats
-
-    def mean(self, value: Floats, group: Ints | None = None) -> Floats:
-        """Return the weighted mean of the group of each row, or of its unit."""
-        group = self.unit if group is None else group
-        total = np.bincount(group, self.weight * value) / np.bincount(group, self.weight)
-        return np.asarray(total[group])
-
-    @property
-    def informative(self) -> Floats:
-        """Return the effective number of pairs of the unit of each row."""
-        total = np.bincount(self.unit, self.weight)
-        return np.asarray((np.square(total) / np.bincount(self.unit, self.weight**2))[self.unit])
-
-    def ranked(self, value: Floats) -> _Ranked:
-        """Rank values within units; where a unit has several cells, less the mean of each."""
-        first_cell = np.full(int(self.unit.max(initial=-1)) + 1, -1)
-        first_cell[self.unit] = self.cell
-        is_mixed = np.zeros(len(first_cell), np.bool_)
-        is_mixed[self.unit[first_cell[self.unit] != self.cell]] = True
-        aligned = np.where(is_mixed[self.unit], value - self.mean(value, self.cell), value)
-        order = Order(np.round(aligned, ROUNDING), self.unit)
-        rank = order.below(self.weight)
-        rank -= self.mean(rank, self.cell)
-        variance = self.mean(np.square(rank))
-        # weights leave rounding errors in ranks that are all tied
-        variance[variance < TIED] = 0.0
-        return _Ranked(rank, variance, order)
-
-
 def _rank_claims(
     tested: TestedPairs, predicted: Floats, level: float = LEVEL
 ) -> dict[str, Claim | None]:
@@ -1003,6 +899,101 @@ def _rank_claim(
         return low, high
 
     return _widest(value, [group[rows] for group in tested.groups], weight, limits)
+
+
+# ---- probabilities of classes --------------------------------------------------------------------
+
+
+def _add_classes(
+    score: RegimeScore, tested: TestedPairs, predicted: Floats, mean: Floats, classes: Sequence[str]
+) -> None:
+    """Add to the score of a regime what is said of classes; `predicted` and `mean`: (R,)."""
+    is_positive = tested.pkd == len(classes) - 1
+    scores: dict[str, Any] = {
+        "positive": classes[-1],
+        "positives": len(np.unique(tested.rows[is_positive])),
+        "prevalence": float(np.average(is_positive, weights=tested.weight)),
+        "average_precision": _average_precision(tested, is_positive, predicted),
+        "auc": _auc(tested, predicted, tested.fold),
+        "auc_within_antigen": _auc(tested, predicted, cells(tested.fold, tested.antigen)),
+        "auc_within_antibody": _auc(tested, predicted, cells(tested.fold, tested.antibody)),
+        "brier": score["rmse"] ** 2,
+        "log_loss": None,
+        "log_loss_of_mean": None,
+    }
+    if len(classes) == 2:
+        scores["log_loss"] = _mean(log_losses(tested.pkd, predicted), tested.weight)
+        scores["log_loss_of_mean"] = _mean(log_losses(tested.pkd, mean), tested.weight)
+    score["classes"] = scores
+    for name, interval in score["intervals"].items():
+        if name.startswith("rmse") and interval is not None:  # no error is larger than all classes
+            score["intervals"][name] = [min(float(end), len(classes) - 1) for end in interval]
+
+
+def log_losses(level: Floats, probability: Floats) -> Floats:
+    """Return minus the logarithm of the probability of what happened, (R,), in nats."""
+    happened = np.where(level > 0, probability, 1 - probability)
+    return np.asarray(-np.log(np.clip(happened, LEAST_PROBABILITY, 1.0)))
+
+
+def _auc(tested: TestedPairs, predicted: Floats, cell: Ints) -> dict[str, float | None] | None:
+    """Return the share of pairs of one cell in the right order, and its interval."""
+    if _compared(cell, tested.pkd) < LEAST_ROWS:
+        return None
+    claim = concordance_claim(tested, predicted, cell=cell)
+    return None if claim is None else claim._asdict()
+
+
+def _compared(cell: Ints, level: Floats) -> int:
+    """Count the pairs whose cell has another class, too."""
+    classes = pd.Series(level).groupby(cell).transform("nunique")
+    return int((classes > 1).sum())
+
+
+def _average_precision(
+    tested: TestedPairs, is_positive: Bools, predicted: Floats
+) -> dict[str, float | None] | None:
+    """Return the average precision, and its interval.
+
+    That of a fold with few positive pairs is far above chance, whatever is predicted: folds are
+    scored together, once the mean of each is taken off its predictions.
+
+    The interval is that of draws of groups, with replacement; it counts a pair of groups of which
+    one depends on the other as the one that has fewer groups. Pairs that are drawn twice stand
+    together, which makes draws too good: by as much the lower end is lowered. Few groups of
+    positive pairs have none, as in `concordance_claim`.
+    """
+    if not is_positive.any():
+        return None
+    weight = np.ones(len(predicted)) if tested.weight is None else tested.weight
+    above = level_folds(predicted, tested.fold, weight)
+    value = average_precision(is_positive, above, weight)
+    assert value is not None
+    fewest = min(tested.groups, key=lambda group: len(np.unique(group)))
+    _, number = np.unique(fewest, return_inverse=True)
+    groups = int(number.max()) + 1
+    sides = [
+        effective_groups(number[of_class], weight[of_class])
+        for of_class in (is_positive, ~is_positive)
+    ]
+    if tested.effective < LEAST_GROUPS or min(sides) < LEAST_OF_SIDE:
+        return {"value": value, "low": None, "high": None}
+    if value == 1:  # no draw is worse
+        return {"value": value, "low": 1 - least_perfect(sides[0]), "high": 1.0}
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(DRAWS):
+        times = np.bincount(rng.integers(0, groups, groups), minlength=groups)[number]
+        rows = times > 0
+        of_draw = average_precision(is_positive[rows], above[rows], (weight * times)[rows])
+        if of_draw is not None:
+            drawn.append(of_draw)
+    low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
+    too_good = max(0.0, float(np.mean(drawn)) - value)
+    return {"value": value, "low": max(0.0, min(low - too_good, value)), "high": max(high, value)}
+
+
+# ---- as text -------------------------------------------------------------------------------------
 
 
 def two_digits(value: float) -> str:

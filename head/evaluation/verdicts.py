@@ -19,13 +19,6 @@ has ``expected``, and its ``calibration`` in bins.
 The table of regimes has a row of text per regime, and in its columns what its score holds.
 
 Scores mean less where labels, or splits, are not what they seem: sentences warn of these.
-
-The prediction of a pair of two classes is the probability of the second, and its squared error the
-Brier score, which `scores` compares with that of the frequency of the class (the prevalence) and of
-the best baseline. What is said of classes beside it is here: average precision and the area under
-the ROC curve, overall and within antigens and antibodies, and the log loss. Of ordered classes,
-pairs of the highest one are the positive ones, and two pairs are compared if their classes differ.
-Pairs of one fold are compared with each other, for the reason that `scores` gives.
 """
 
 from __future__ import annotations
@@ -43,30 +36,16 @@ from abag.core.arrays import Bools, Floats, Ints
 from abag.core.messages import align, counted, quoted
 from abag.embed.tables.chains import KINDS, TEXT_ROLES, Kind
 from abag.embed.tables.table import read_texts
-from abag.head.evaluation.metrics import (
-    METRICS,
-    average_precision,
-    hits_by_cutoff,
-    level_folds,
-)
+from abag.head.evaluation.metrics import METRICS, average_precision, hits_by_cutoff
 from abag.head.evaluation.scores import (
-    LEAST_OF_SIDE,
-    RegimeScore,
-    TestedPairs,
-    cells,
-    concordance_claim,
     interval_of_share,
     largest_rmse,
-    least_perfect,
-    mean_claim,
     two_digits,
     with_interval,
 )
 from abag.head.labels.headers import PKD, PROBABILITY, STRONG_COLUMN, USUAL_PKD, Quantity, outside
 from abag.head.labels.options import FLOOR_SHARE
 from abag.head.regimes.splits import (
-    LEAST_GROUPS,
-    LEAST_ROWS,
     REGIMES,
     TEST,
     Shown,
@@ -669,7 +648,10 @@ def label_problems(pairs: LabelledPairs) -> list[str]:
                 "metrics within antigen, and at new antigens."
             )
     if pairs.noise is not None:
-        spread = f"Replicates have a standard deviation of {quantity.show(pairs.noise)} {quantity}"
+        repeated = int((exact & (pairs.measurements > 1)).sum())  # copies are one measurement
+        of = f" of {counted(repeated, 'pair')}" if repeated else ""
+        noise = f"{quantity.show(pairs.noise)} {quantity}"
+        spread = f"Replicates{of} have a standard deviation of {noise}"
         column, is_shifting = _what_parts(pairs)
         if is_shifting:
             lines.append(f"{spread}, most of it between the values of column {column!r}{_KEEP_ONE}")
@@ -888,119 +870,3 @@ def explained(pkd: Floats, group: Ints) -> float | None:
     mean = np.bincount(dense, pkd) / sizes
     within = np.sum((pkd - mean[dense]) ** 2) / free
     return float(1 - within / np.var(pkd, ddof=1))
-
-
-# ---- probabilities of classes --------------------------------------------------------------------
-
-
-DRAWS = 200
-"""Draws of groups from which the interval of the average precision comes."""
-LEAST_PROBABILITY = 1e-6
-"""Least probability of what happened: one that was excluded has a finite log loss."""
-
-
-def add_classes(
-    score: RegimeScore,
-    every: TestedPairs,
-    predicted: Floats,
-    mean: Floats,
-    classes: tuple[str, ...],
-) -> None:
-    """Add to the score of a regime what is said of classes.
-
-    `predicted` and `mean`, (R,) each, are the predictions and the frequencies in training.
-    """
-    is_exact = every.is_exact
-    tested = every.some(is_exact)
-    predicted = predicted[is_exact]
-    is_positive = tested.pkd == len(classes) - 1
-    weight = np.ones(len(is_positive)) if tested.weight is None else tested.weight
-    scores: dict[str, Any] = {
-        "positive": classes[-1],
-        "positives": len(np.unique(tested.rows[is_positive])),
-        "prevalence": float(np.average(is_positive, weights=weight)),
-        "average_precision": _average_precision(tested, is_positive, predicted),
-        "auc": _auc(tested, predicted, tested.fold),
-        "auc_within_antigen": _auc(tested, predicted, cells(tested.fold, tested.antigen)),
-        "auc_within_antibody": _auc(tested, predicted, cells(tested.fold, tested.antibody)),
-        "brier": score["rmse"] ** 2,
-        "brier_of_mean": score["rmse_of_mean"] ** 2,
-        "brier_of_best": score["rmse_of_best"] ** 2,
-        "log_loss": None,
-        "log_loss_of_mean": None,
-        "log_loss_gain": None,
-    }
-    if len(classes) == 2:
-        loss = log_losses(tested.pkd, predicted)
-        of_mean = log_losses(tested.pkd, mean[is_exact])
-        gain = mean_claim(of_mean - loss, tested.groups, weight=tested.weight)
-        scores["log_loss"] = float(np.average(loss, weights=weight))
-        scores["log_loss_of_mean"] = float(np.average(of_mean, weights=weight))
-        scores["log_loss_gain"] = gain._asdict()
-    score["classes"] = scores
-    for name, interval in score["intervals"].items():
-        if name.startswith("rmse") and interval is not None:  # no error is larger than all classes
-            score["intervals"][name] = [min(float(end), len(classes) - 1) for end in interval]
-
-
-def log_losses(level: Floats, probability: Floats) -> Floats:
-    """Return minus the logarithm of the probability of what happened, (R,), in nats."""
-    happened = np.where(level > 0, probability, 1 - probability)
-    return np.asarray(-np.log(np.clip(happened, LEAST_PROBABILITY, 1.0)))
-
-
-def _auc(tested: TestedPairs, predicted: Floats, cell: Ints) -> dict[str, float | None] | None:
-    """Return the share of pairs of one cell in the right order, and its interval."""
-    if _compared(cell, tested.pkd) < LEAST_ROWS:
-        return None
-    claim = concordance_claim(tested, predicted, cell=cell)
-    return None if claim is None else claim._asdict()
-
-
-def _compared(cell: Ints, level: Floats) -> int:
-    """Count the pairs whose cell has another class, too."""
-    classes = pd.Series(level).groupby(cell).transform("nunique")
-    return int((classes > 1).sum())
-
-
-def _average_precision(
-    tested: TestedPairs, is_positive: Bools, predicted: Floats
-) -> dict[str, float | None] | None:
-    """Return the average precision, and its interval.
-
-    That of a fold with few positive pairs is far above chance, whatever is predicted: folds are
-    scored together, once the mean of each is taken off its predictions.
-
-    The interval is that of draws of groups, with replacement; it counts a pair of groups of which
-    one depends on the other as the one that has fewer groups. Pairs that are drawn twice stand
-    together, which makes draws too good: by as much the lower end is lowered. Few groups of
-    positive pairs have none, as in `concordance_claim`.
-    """
-    if not is_positive.any():
-        return None
-    weight = np.ones(len(predicted)) if tested.weight is None else tested.weight
-    above = level_folds(predicted, tested.fold, weight)
-    value = average_precision(is_positive, above, weight)
-    assert value is not None
-    fewest = min(tested.groups, key=lambda group: len(np.unique(group)))
-    _, number = np.unique(fewest, return_inverse=True)
-    groups = int(number.max()) + 1
-    sides = [
-        effective_groups(number[of_class], weight[of_class])
-        for of_class in (is_positive, ~is_positive)
-    ]
-    if tested.effective < LEAST_GROUPS or min(sides) < LEAST_OF_SIDE:
-        return {"value": value, "low": None, "high": None}
-    if value == 1:  # no draw is worse
-        return {"value": value, "low": 1 - least_perfect(sides[0]), "high": 1.0}
-    rng = np.random.default_rng(0)
-    drawn = []
-    for _ in range(DRAWS):
-        times = np.bincount(rng.integers(0, groups, groups), minlength=groups)[number]
-        rows = times > 0
-        of_draw = average_precision(is_positive[rows], above[rows], (weight * times)[rows])
-        if of_draw is not None:
-            drawn.append(of_draw)
-    low, high = np.quantile(drawn, [0.025, 0.975]).tolist()
-    too_good = max(0.0, float(np.mean(drawn)) - value)
-    return {"value": value, "low": max(0.0, min(low - too_good, value)), "high": max(high, value)}

@@ -22,10 +22,10 @@ from abag.core.messages import quoted, shell_quoted
 from abag.embed.tables.chains import MISSING_TEXT
 from abag.embed.tables.formats import cell_text
 from abag.embed.tables.table import says_no_binding
-from abag.head.labels.headers import CAMEL, Quantity, plain_text, read_header
+from abag.head.labels.headers import Quantity, name_words, plain_text, read_header
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from abag.core.arrays import Bools, Floats
     from abag.embed.tables.table import Table
@@ -66,8 +66,11 @@ _PARTS = (
 _PAIRS = re.compile(_PARTS)
 """Parts of the names of columns that say whether something is so."""
 _NEGATIONS = re.compile(
-    rf"\b(?:not|non|no|lost|loss of|lacks?|doesn?t)\s+(?=\w*(?:{_PARTS}))"
-    rf"|\b(?:non|un|in)(?={_PARTS})|\s+(?:loss|negative)\b"
+    r"\b(?:not|no(?! of)|never|without|cannot|unable|doesnt|\w+n t)\s+"
+    rf"(?=(?:\w+\s+){{0,3}}\w*(?:{_PARTS}))"
+    rf"|\bnon\s+(?=\w*(?:{_PARTS}))|\b(?:non|un|in)(?={_PARTS})|\s+negative\b"
+    r"|\b(?:lost|loss|los[ei]\w*|lack\w*|fail(?:s|ed|ure)|absen\w*|abolish\w*|"
+    r"disrupt\w*|eliminat\w*|impair\w*|knock\w*)\b"
 )
 """Words and syllables with which such a name says that something is not so."""
 _IS_BOUND = re.compile("(is)?(bind(er|s|ing)?|bound)(class|call|label|status|result|detected)?")
@@ -125,7 +128,7 @@ def says_no(cells: pd.Series) -> Bools:
 
 def says_whether_bound(name: str) -> bool:
     """Tell whether the name of a column asks no more than whether a pair binds."""
-    return _IS_BOUND.fullmatch("".join(_name_words(name))) is not None
+    return _IS_BOUND.fullmatch("".join(name_words(name))) is not None
 
 
 def class_words(values: Iterable[str]) -> tuple[str, str] | None:
@@ -148,41 +151,37 @@ def class_words(values: Iterable[str]) -> tuple[str, str] | None:
     return (no[0], yes[0]) if no and yes else None
 
 
-def _words_among(values: dict[str, int]) -> tuple[str, str] | None:
-    """Return the words for no and yes of a column in which a few cells may be neither.
+def _words_and_others(values: Mapping[str, int]) -> tuple[tuple[str, str] | None, int]:
+    """Return the words for no and yes of a column, and how many cells are neither.
 
-    None if these are many, or numbers beside words, as in a table of affinities and non-binders.
+    None if there are numbers beside words, as in a table of affinities and non-binders.
     """
     words = [value for value in values if says_yes_or_no(value)]
-    found = class_words(words)
-    others = {value: rows for value, rows in values.items() if value not in words}
-    if found is None or _STRAY * sum(others.values()) > sum(values.values()):
-        return None
+    others = values.keys() - {*words}
     are_numbers = any(re.search("[0-9]", value) for value in others)
-    return None if are_numbers else found
+    return None if are_numbers else class_words(words), sum(values[value] for value in others)
+
+
+def _words_among(values: Mapping[str, int]) -> tuple[str, str] | None:
+    """Return the words for no and yes of a column in which a few cells may be neither."""
+    words, others = _words_and_others(values)
+    return None if _STRAY * others > sum(values.values()) else words
 
 
 def words_beside_others(cells: pd.Series) -> tuple[str, ...]:
     """Return the words for no and yes of most cells of a column with a few others, or nothing."""
     values = _spelled_values(cells) if cells.nunique() <= _LISTED else {}
-    known = {value: rows for value, rows in values.items() if says_yes_or_no(value)}
-    if "+" not in known:
-        known.pop("-", None)  # also a mark of what was not measured, see `read_classes`
-    words = class_words(known)
-    if words is None or known.keys() != {*words} or 2 * sum(known.values()) <= sum(values.values()):
+    if "-" in values and "+" not in values:  # also a mark of what was not measured: `read_classes`
+        values["not measured"] = values.pop("-")
+    words, others = _words_and_others(values)
+    if words is None or not values.keys() >= {*words}:
         return ()
-    others = values.keys() - known
-    are_numbers = any(re.search("[0-9]", value) for value in others)
-    return words if others and not are_numbers else ()
-
-
-def _name_words(name: str) -> list[str]:
-    return re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    return words if 0 < 2 * others < sum(values.values()) else ()
 
 
 def is_named_like_classes(name: str) -> bool:
     """Tell whether the name of a column says that it holds classes, such as ``is_binder``."""
-    words = _name_words(name)
+    words = name_words(name)
     joined = "".join(words)
     is_named = joined in _NAMES or not _LAST_WORDS.isdisjoint(words[-1:])
     return is_named or _PAIRS.search(joined) is not None
@@ -198,15 +197,15 @@ def _better_class(name: str, classes: tuple[str, ...]) -> Better:
 
     If a word for no is the positive one, as the user has chosen, it is.
     """
-    if _are_words_of(classes, _YES, _NO):
+    if _are_words_of(classes, _YES, _NO) or classes == ("fail", "pass"):
         return "higher"
-    words = " ".join(_name_words(name))
-    affirmed = _NEGATIONS.sub("", words)
+    words = " ".join(name_words(name))
+    affirmed, negations = _NEGATIONS.subn("", words)
     better = read_header(affirmed).better or "higher"
     # others, such as binder and non-binder, say it themselves
     if _OF_ANYTHING.issuperset(classes):
         is_unwanted = _UNWANTED.search(affirmed.replace(" ", "")) is not None
-        if is_unwanted != (affirmed != words):
+        if is_unwanted != bool(negations % 2):  # one of not losing is none
             return "lower" if better == "higher" else "higher"
     return better
 
@@ -319,12 +318,11 @@ def refuse_other_cells(table: Table, column: str, classes: tuple[str, ...]) -> N
     if np.isfinite(read_classes(cells, classes)).any() or not cells.notna().any():
         return
     values = [*map(quoted, cells.dropna().unique()[:_LISTED].tolist())]
-    msg = (
-        f"{table.source}: column {column!r} has no cell that is "
-        f"{' or '.join(map(quoted, classes))}; it holds {', '.join(values)}. "
-        "Choose the column with --column label=NAME, or correct --classes."
+    table.refuse(
+        f"column {column!r} has no cell that is {' or '.join(map(quoted, classes))}; it holds "
+        f"{', '.join(values)}. Choose the column with --column label=NAME, or correct --classes.",
+        LabelError,
     )
-    raise LabelError(msg)
 
 
 def _two_classes(where: str, cells: pd.Series, positive: str | None) -> tuple[str, str]:
@@ -404,8 +402,8 @@ def refuse_other_options(table: Table, options: LabelOptions, quantity: Quantity
     }
     for option, is_other in given.items():
         if is_other:
-            msg = (
-                f"{table.source}: {option}: the run predicts {quantity.description}; expected "
-                "labels of that. Leave the option out."
+            table.refuse(
+                f"{option}: the run predicts {quantity.description}; expected labels of that. "
+                "Leave the option out.",
+                LabelError,
             )
-            raise LabelError(msg)

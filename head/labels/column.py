@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from abag.core.arrays import Floats
 from abag.core.errors import AbagError, ColumnError, LabelError
-from abag.core.messages import shell_quoted
+from abag.core.messages import quoted, shell_quoted
 from abag.core.options import parse
 from abag.embed.tables.chains import TEXT_ROLES
 from abag.embed.tables.columns import (
@@ -33,7 +33,6 @@ from abag.embed.tables.columns import (
     quote_names,
     quote_some,
     simplified,
-    with_found,
 )
 from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.layout import LayoutRecord
@@ -57,23 +56,25 @@ from abag.head.labels.features import (
     ColumnBeside,
     Describing,
     find_describing,
+    read_types,
     unit_of_cells,
 )
 from abag.head.labels.headers import (
     ALPHASEQ_UNIT,
     ALPHASEQ_WORDS,
-    CAMEL,
     PKD,
     SCAN_MEASURED,
     USUAL_PKD,
     Header,
     Quantity,
+    name_words,
     outside,
     plain_text,
     read_header,
     read_in_unit,
     spans_decades,
     to_pkd,
+    unit_of_cell,
     unit_of_texts,
     written_by,
 )
@@ -191,8 +192,7 @@ class Column:
 
     def refuse(self, why: str, error: type[AbagError] = LabelError) -> NoReturn:
         """Raise an error that says what is wrong with the column, and what to do."""
-        msg = f"{self.where} {why}"
-        raise error(msg)
+        self.table.refuse(f"column {self.name!r} {why}", error)
 
     @property
     def filled(self) -> pd.Series:
@@ -237,7 +237,7 @@ class Column:
         Names of measurements come first, those of binding before others; rates and differences, and
         then what numbers, counts or describes rows, come last.
         """
-        words = re.findall("[a-z]+[0-9]*", plain_text(CAMEL.sub(" ", self.name))[0])
+        words = name_words(self.name, "[a-z]+[0-9]*")
         joined = "".join(words)
         bare = {word.rstrip("0123456789") for word in words} | {*words}
         if _BINDING.search(joined) or not _BINDING_WORDS.isdisjoint(bare):
@@ -265,23 +265,26 @@ class Column:
         return is_named and holds_classes(self.table, self.name)
 
     @cached_property
-    def ordered_words(self) -> list[str]:
-        """Its cells, if it is named like a label and these are more than two words of strength."""
-        is_named = is_named_like_classes(self.name) or _BINDING.search(simplified(self.name))
-        words = distinct_texts(self.table, self.name) if is_named else []
-        are_words = len(words) > 2 and all(_STRENGTH.fullmatch(word.lower()) for word in words)
-        return words if are_words else []
-
-    @cached_property
-    def words_beside_others(self) -> tuple[str, ...]:
-        """Its words for no and yes, if it is named like a label and a few other cells are not."""
-        is_named = is_named_like_classes(self.name) and not self.header.names_affinity
-        return words_beside_others(self.filled) if is_named else ()
-
-    @property
-    def are_words(self) -> bool:
-        """Whether `hint` reads it as classes, if as anything."""
-        return bool(self.is_of_classes or self.ordered_words or self.words_beside_others)
+    def hint_of_classes(self) -> str:
+        """How it is read as classes, by its name and its words; empty for others."""
+        choice = column_option("label", self.name)
+        if self.is_of_classes:
+            return f"{self.name!r} holds classes: use {choice} --label binary."
+        is_named = is_named_like_classes(self.name)
+        if is_named or _BINDING.search(simplified(self.name)):
+            words = distinct_texts(self.table, self.name)
+            if len(words) > 2 and all(_STRENGTH.fullmatch(word.lower()) for word in words):
+                named = f"{choice} --classes NAMES, the worst first"
+                return f"{self.name!r} holds {quote_names(words)}: use {named}."
+        is_class = is_named and not self.header.names_affinity
+        beside = words_beside_others(self.filled) if is_class else ()
+        if not beside:
+            return ""
+        cells = quote_names([*map(spelled, self.table.distinct_cells(self.name))])
+        return (
+            f"{self.name!r} holds {cells}: use {choice} --classes {shell_quoted(','.join(beside))} "
+            "--bad-rows skip to leave out the others, or name all classes, the worst first."
+        )
 
     @property
     def is_beside_labels(self) -> bool:
@@ -321,21 +324,8 @@ class Column:
     def hint(self) -> str:
         """How it is read if it may be the label by its name; empty for others."""
         header = self.header
-        if self.is_of_classes:
-            choice = column_option("label", self.name)
-            return f"{self.name!r} holds classes: use {choice} --label binary."
-        if self.ordered_words:
-            choice = column_option("label", self.name)
-            words = quote_names(self.ordered_words)
-            return f"{self.name!r} holds {words}: use {choice} --classes NAMES, the worst first."
-        if self.words_beside_others:
-            choice = column_option("label", self.name)
-            cells = quote_names([*map(spelled, self.table.distinct_cells(self.name))])
-            named = f"--classes {shell_quoted(','.join(self.words_beside_others))}"
-            return (
-                f"{self.name!r} holds {cells}: use {choice} {named} --bad-rows skip to leave out "
-                "the others, or name all classes, the worst first."
-            )
+        if self.hint_of_classes:
+            return self.hint_of_classes
         if header.not_label or not (header.affinity or header.plain):
             return ""
         # a flag of 0 and 1, such as `Kd_is_greater`, is no affinity
@@ -444,9 +434,7 @@ class Columns:
 
     def _refuse_missing(self, problem: str) -> NoReturn:
         """Refuse a table without a column of numbers that may be the label."""
-        problem = f"{self.table.source}: {problem}"
-        advice = "Name it with --column label=NAME."
-        raise MissingColumn(with_found(problem, self.table.names, advice))
+        self.table.refuse_missing(problem, "Name it with --column label=NAME.")
 
     def find_label(self, options: LabelOptions, remembered: Remembered | None) -> str:
         """Return the column that is the label of the run, or else the label by its own name.
@@ -478,8 +466,7 @@ class Columns:
         if quantities or hints:
             others = self._list_others() if takes_others else []
             proposed = " ".join([*quantities, *hints, *others])
-            msg = f"{table.source}: no column for pkd, but {proposed}"
-            raise UnclearLabel(msg)
+            table.refuse(f"no column for pkd, but {proposed}", UnclearLabel)
         return table.column("pkd", "" if remembered is not None else self._advise_value())
 
     def _only_classes(self) -> str | None:
@@ -502,11 +489,11 @@ class Columns:
             return candidates[0].name
         if not candidates:
             self._refuse_missing("no column of classes for the label")
-        msg = (
-            f"{self.table.source}: columns {quote_some(_names(candidates))} hold classes; expected "
-            f"one. Choose with {column_option('label', candidates[0].name)}."
+        self.table.refuse(
+            f"columns {quote_some(_names(candidates))} hold classes; expected one. Choose with "
+            f"{column_option('label', candidates[0].name)}.",
+            UnclearLabel,
         )
-        raise UnclearLabel(msg)
 
     def _find_value(self, options: LabelOptions) -> str:
         """Return the only column of numbers that is not named like an affinity, or refuse."""
@@ -517,12 +504,11 @@ class Columns:
             self._refuse_missing("no column of numbers for the label")
         first = self.numbers[0].name
         advice = "" if options.better else " --label value --better higher, or lower"
-        msg = (
-            f"{self.table.source}: no column for the label, but {quote_some(_names(self.numbers))} "
-            "may be another quantity; expected one to be chosen. Use "
-            f"{column_option('label', first)}{advice}."
+        self.table.refuse(
+            f"no column for the label, but {quote_some(_names(self.numbers))} may be another "
+            f"quantity; expected one to be chosen. Use {column_option('label', first)}{advice}.",
+            UnclearLabel,
         )
-        raise UnclearLabel(msg)
 
     def _advise_value(self) -> str:
         """Say how a column is read whose name says nothing: of numbers, or of yes and no."""
@@ -555,12 +541,12 @@ class Columns:
             return best[0]
         if len(best) > 1 and first < 2:
             choices = [column_option("pkd", name) for name in best]
-            msg = (
-                f"{self.table.source}: columns {quote_names(best)} fit pkd equally well; expected "
-                f"one. Choose with {' or '.join(choices)}; for a run of each, give each its own "
-                "--run folder, and compare them with abag runs."
+            self.table.refuse(
+                f"columns {quote_names(best)} fit pkd equally well; expected one. Choose with "
+                f"{' or '.join(choices)}; for a run of each, give each its own --run folder, and "
+                "compare them with abag runs.",
+                ColumnError,
             )
-            raise ColumnError(msg)
         if label is None or best:
             return None
         return self._only_affinity()
@@ -585,7 +571,7 @@ class Columns:
         for column in self.free:
             header = column.header
             is_possible = header.units or header.of_alphaseq or not self.states_unit
-            if column.are_words and not takes_classes:
+            if column.hint_of_classes and not takes_classes:
                 continue
             if is_possible and column.hint:
                 proposed.append(column)
@@ -840,6 +826,13 @@ def _unit_of_affinity(column: Column, asked: Asked) -> tuple[Label, str]:
             f"--label value --better higher, or lower.{advise_classes(column.filled)}",
             UnclearLabel,
         )
+    with_unit = [text for text in distinct_texts(column.table, column.name) if unit_of_cell(text)]
+    if with_unit:
+        column.refuse(
+            f"has cells with a unit, such as {quoted(with_unit[0])}, and others without; expected "
+            f"one for all numbers. Give that of the others with {column.in_unit('UNIT', role)}.",
+            UnclearLabel,
+        )
     if role == "pkd" and column.table.is_matrix:
         _refuse_unnamed(column)
     return "pkd", "" if role == "prediction" else "no unit is stated"
@@ -850,14 +843,14 @@ def _refuse_unnamed(column: Column) -> None:
     numbers = column.numbers[np.isfinite(column.numbers)]
     unusual = numbers[outside(numbers, USUAL_PKD)]
     if len(unusual) > MOST_UNUSUAL * len(numbers):
-        msg = (
-            f"{column.table.source}: no header names the unit of the labels of a matrix, and "
-            f"{len(unusual):,} of {len(numbers):,}, such as {unusual[0]:g}, are outside the usual "
-            "range of pKd (2 to 14); expected pKd. Give the unit with --label, such as --label "
-            "kd_nm or --label ug_ml, or --label pkd; a quantity that is no affinity needs --label "
-            "value --better higher, or lower."
+        column.table.refuse(
+            f"no header names the unit of the labels of a matrix, and {len(unusual):,} of "
+            f"{len(numbers):,}, such as {unusual[0]:g}, are outside the usual range of pKd (2 to "
+            "14); expected pKd. Give the unit with --label, such as --label kd_nm or --label "
+            "ug_ml, or --label pkd; a quantity that is no affinity needs --label value --better "
+            "higher, or lower.",
+            UnclearLabel,
         )
-        raise UnclearLabel(msg)
 
 
 def as_it_is(column: str, quantity: Quantity, why: str) -> ColumnMeaning:
@@ -992,9 +985,10 @@ def decide_label(
 
 def _name_affinity(table: Table, column: str, affinity_type: str | None) -> str:
     """Name affinities: pIC50 or pEC50 if their column or affinity type says so, or pKd."""
-    says = [column, affinity_type or ""]
+    asked = affinity_type or ""
+    says = [asked if read_header(asked).names_affinity else column]
     if affinity_type is None and table.has("affinity_type"):  # of one type: they are never mixed
-        says += read_texts(table.frame[table.column("affinity_type")]).unique().tolist()
+        says += read_types(table).unique().tolist()
     match = re.search("(ic|ec)[ _-]*50", plain_text(" ".join(says))[0])
     return f"p{match[1].upper()}50" if match else "pKd"
 

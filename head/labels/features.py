@@ -39,7 +39,7 @@ from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.formats import CHUNK_ROWS, cell_text
 from abag.embed.tables.table import SIDES, Table, read_numbers, read_texts, signs_of_words
 from abag.head.labels.classes import says_yes_or_no, spelled
-from abag.head.labels.headers import CAMEL, LONGEST_QUANTITY, plain_text, read_header
+from abag.head.labels.headers import LONGEST_QUANTITY, name_words, plain_text, read_header
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, UNITS, BesideRole, Label
 
 LONGEST_TEXT = 200
@@ -110,11 +110,10 @@ class ColumnBeside:
                 is_label = roles[name] in ("pkd", "label")
                 what = "the label" if is_label else f"the {roles[name]} column"
                 noun = "an error" if role == "error" else f"a {role}"
-                msg = (
-                    f"{table.source}: column {name!r} is {what}; expected another column as "
-                    f"{noun}. Leave it out."
+                table.refuse(
+                    f"column {name!r} is {what}; expected another column as {noun}. Leave it out.",
+                    ColumnError,
                 )
-                raise ColumnError(msg)
         except ColumnError as error:
             return cls(name=name, role=role, is_absent=is_absent, refused=error)
         return cls(name=name, role=role)
@@ -371,10 +370,6 @@ class ReadFeatures(NamedTuple):
         return ReadFeatures(self.columns, self.cells.take(rows))
 
 
-def _from_one(at: int) -> str:
-    return str(at + 1)
-
-
 def features_of(columns: FeatureColumns, cells: FeatureCells, source: str) -> ReadFeatures:
     """Return what a predictor reads in cells, and say what of them is missing."""
     if missing := columns.describe_missing(cells):
@@ -391,7 +386,7 @@ def cells_of_run(
     columns: FeatureColumns,
     frame: pd.DataFrame,
     source: str,
-    row_name: Callable[[int], str] = _from_one,
+    row_name: Callable[[int], str] = lambda at: str(at + 1),
 ) -> FeatureCells:
     """Read the columns of a run in a table, by name; `ColumnError` if one lacks or is invalid."""
     numbers = [column.name for column in columns.numbers if not column.head]
@@ -614,7 +609,7 @@ def find_describing(table: Table, label: str, others: Iterable[str] = ()) -> Des
 
 def _is_flag(table: Table, name: str) -> bool:
     """Tell whether a column is named like one that sets rows apart, and says yes or no."""
-    words = re.findall("[a-z]+", plain_text(CAMEL.sub(" ", name))[0])
+    words = name_words(name)
     if _FLAG_WORDS.isdisjoint(words) and not _FLAG.search("".join(words)):
         return False  # before cells are looked at
     values = {*map(spelled, table.distinct_cells(name))}
@@ -679,8 +674,14 @@ def _describes(table: Table, name: str, label: str) -> str:
     return "affinity_type" if affinities else ""
 
 
+def read_types(table: Table) -> pd.Series[str]:
+    """Return the affinity type of each row, (R,), without a value behind it as in Kd=1.2nM."""
+    types = read_texts(table.frame[table.column("affinity_type")])
+    return types.str.replace(r"\s*[=<>~≤≥≈].*", "", regex=True)
+
+
 def _quantity_words(name: str) -> set[str]:
     """Return the quantities that the name of a column names."""
-    spelled_both = plain_text(f"{name} {CAMEL.sub(' ', name)}")[0]
-    words = re.findall("[a-z]+[0-9]*", spelled_both)
-    return {*words} & (_QUANTITIES | _LOGARITHMS)
+    with_digits = "[a-z]+[0-9]*"
+    words = {*name_words(name, with_digits), *re.findall(with_digits, plain_text(name)[0])}
+    return words & (_QUANTITIES | _LOGARITHMS)

@@ -38,6 +38,8 @@ USUAL_PKD = (2.0, 14.0)
 """Affinities outside this range do not occur; the label has another unit or meaning."""
 FEWEST_FOR_SCALE = 10
 """Fewer values do not show how they are distributed."""
+MOST_NAMES = 50_000
+"""Names of columns that are remembered: a table of genes has 20,000, each read several times."""
 DECADES = 100.0
 """Ratio of the largest to the smallest value from which a logarithm is learned."""
 
@@ -100,20 +102,9 @@ WRITTEN_BY = {
 }
 """Columns that commands add to tables, which come back with measurements from the laboratory."""
 _CERTAIN = frozenset(
-    {
-        "rank",
-        OWN_SCORE,
-        "expected_best",
-        "probability_above",
-        "second_predicted",
-        "pkd_predicted",
-        "why_far",
-        "p_strong",
-        *PROBABILITY_COLUMNS[1:],
-        "difference_sigma",
-        "pkd_measured",
-    }
-)
+    "rank expected_best probability_above second_predicted pkd_predicted why_far p_strong "
+    "difference_sigma pkd_measured".split()
+) | {OWN_SCORE, *PROBABILITY_COLUMNS[1:]}
 """Of these, names that no other table has; the others are of a command only beside one."""
 
 
@@ -270,7 +261,7 @@ _ALPHASEQ = ("alphaseqaffinity", "predaffinity")
 """Columns of AlphaSeq tables, which do not say their unit."""
 ALPHASEQ_UNIT: Label = "log10_kd_nm"
 ALPHASEQ_WORDS = "log10 of Kd in nM, lower is stronger"
-_NOT_SPLIT = ("kim", "kam", "dm", "kin")
+_NOT_SPLIT = ("kim", "kam", "dm", "kin", "am")
 """Words of few letters that are no quantity beside its unit."""
 _ONLY_LAST = ("j", *(f"{prefix}m" for prefix in _PREFIXES))
 """Units whose end is one letter: within a word, as in ``min`` and ``format``, they are none."""
@@ -335,8 +326,9 @@ _MASS = (
 )
 _UNKNOWN_FACTOR = (
     rf"\^|\de-\d|{_START}1\s*/|{_START}x?\s*10\s*-\s*\d|{_START}x(?=\s*\d)|{_START}[a-z]\s+m{_END}"
+    r"|[(\[]\s*\d+\s*[munpf]?m\s*[)\]]|[*/]\s*\d{2}"
 )
-"""A power, or a letter, that is of no known unit: ``(M) x 10-9``, ``(n M)``."""
+"""A power, factor or letter that is of no known unit: ``(M) x 10-9``, ``(10 nM)``, ``(n M)``."""
 _MOLES = (
     rf"{_START}(?P<prefix>milli|micro|nano|pico|femto|[munpf]?)[\s-]?"
     rf"(?:mol(?:es?)?{_BY}(?:l|lit(?:er|re))(?:{_INVERSE})?|molar){_END}"
@@ -371,6 +363,7 @@ _REWRITTEN = (
 """Spellings of one word in several."""
 
 
+@lru_cache(maxsize=MOST_NAMES)
 def plain_text(name: str) -> tuple[str, bool]:
     """Spell a name in lower-case ASCII; the second result tells whether all of it could be."""
     name = re.sub(r"\.\d+$", "", name)  # pandas names the second of two columns KD KD.1
@@ -385,6 +378,11 @@ def plain_text(name: str) -> tuple[str, bool]:
         text += " " if sign.isspace() else _AS_ASCII.get(sign, sign)
     text = text.lower()
     return text, text.isascii()
+
+
+def name_words(name: str, letters: str = "[a-z]+") -> list[str]:
+    """Divide the name of a column into lower-case words, also ``AgClass``, by what these are."""
+    return re.findall(letters, plain_text(_CAMEL.sub(" ", name))[0])
 
 
 def _segments(run: str) -> list[str] | None:
@@ -442,7 +440,7 @@ def _take_minus(text: str, found: _Found) -> str:
     return text
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=MOST_NAMES)
 def read_header(name: str) -> Header:
     """Read what the name of a column says, of an affinity and of any other quantity.
 
@@ -682,26 +680,34 @@ OUTSIDE = ("measured", "predicted", "measured")
 _OUTSIDE_OF = dict(zip(INSIDE, OUTSIDE, strict=True))
 _DELTA_DELTA = re.compile(r"(?:delta[\s_\-]*){2,}(?=g)")
 _UNIT = re.compile(r"(?P<name>.*\S)\s*[(\[](?P<unit>[^()\[\]]*)[)\]]\s*")
-_HIGHER = re.compile(
-    "enrichment|expression|titer|titre|yield|neutrali[sz]|melting|thermostab|thermalstab|"
-    "solubility|rel(?:ative)?binding|bindingsignal|bindingintensity|monomer|purity|sgacsins"
-)
-_LOWER = re.compile(
-    "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
-    "retentiontime|(?:hic|cic|smac)rt|(?<!sg)acsins|selfinteraction"
-)
-CAMEL = re.compile("(?<=[a-z])(?=[A-Z][a-z]|[A-Z]{2})")
+_CAMEL = re.compile("(?<=[a-z])(?=[A-Z][a-z]|[A-Z]{2})")
 """Where a word begins inside another, as in ``AgClass``."""
 _FUNCTION = re.compile(
     r"\W*(?:log|log2|log10|log1p|ln|asinh|sqrt|mean|median|delta)", re.IGNORECASE
 )
 _TITERS = frozenset("nt50 nt80 id50 id80 pvnt50 prnt50".split())
 """Dilutions of sera at which a share of viruses is neutralised."""
-_WORDS_HIGHER = _TITERS | frozenset(
-    "tm tm1 tm2 tonset tagg t50 dtm deltatm mfi od od450 expr".split()
+_BAD = (
+    "ddg|aggregation|polyreactiv|polyspecific|viscosity|hydrophob|immunogenic|nonspecific|"
+    "retentiontime|(?:hic|cic|smac)rt|(?<!sg)acsins|selfinteraction"
 )
-_WORDS_LOWER = frozenset("ic80 ic90 ic95 ic99".split())
-"""Words and parts of words that name a quantity whose better values are known."""
+_GOOD = (
+    "enrichment|expression|titer|titre|yield|neutrali[sz]|melting|thermostab|thermalstab|"
+    "solubility|rel(?:ative)?binding|bindingsignal|bindingintensity|monomer|purity|sgacsins"
+)
+_DIRECTIONS: tuple[tuple[str, Better], ...] = (
+    (rf"^(?=\S*temperature)\S*(?:{_BAD})", "higher"),  # of an onset: it is a stability
+    (rf"^\S*(?:{_BAD})| ic(?:80|90|95|99) ", "lower"),
+    (rf"^\S*(?:{_GOOD})", "higher"),
+    # beside TM-score, how well structures fit on each other
+    (
+        rf"^(?!\S*tmscore).* (?:{'|'.join(_TITERS)}|tm[12]?|tonset|tagg|t50|dtm|deltatm|mfi|"
+        "od(?:450)?|expr) ",
+        "higher",
+    ),
+)
+"""Which values of a quantity are better, by its words joined and, behind a blank, its words: the
+first pattern that is found."""
 _NEGATED = (["neg"], ["negative"], ["minus"])
 """First words that reverse a quantity, as a minus does."""
 _UNDECIDED = frozenset(
@@ -907,15 +913,8 @@ def _words(name: str) -> list[str]:
 
 def _usual_direction(words: list[str]) -> Better | None:
     """Return which values of a quantity with these words are better, if that is known."""
-    joined = "".join(words)
-    if _LOWER.search(joined):
-        return "higher" if "temperature" in joined else "lower"  # of an onset: it is a stability
-    if not _WORDS_LOWER.isdisjoint(words):
-        return "lower"
-    is_of_structure = "tmscore" in joined  # how well structures fit on each other
-    has_word = not _WORDS_HIGHER.isdisjoint(words) and not is_of_structure
-    is_known = _HIGHER.search(joined) or has_word
-    return "higher" if is_known else None
+    text = f"{''.join(words)} {' '.join(words)} "
+    return next((better for pattern, better in _DIRECTIONS if re.search(pattern, text)), None)
 
 
 def _better_values(column: str, name: str) -> Better | None:

@@ -56,6 +56,7 @@ from abag.head.labels.features import (
     names_of,
     read_cells,
     read_logliks,
+    read_types,
     units_in_cell,
     words_as_codes,
 )
@@ -130,12 +131,11 @@ def one_label(table: SequenceTable) -> LabelLayout:
         differ = "the labels are different quantities"
         if are_units:
             differ = "the labels are in different units"
-        msg = (
-            f"{table.source}: {differ}: {'; '.join(listed)}; expected one. Convert the "
-            "columns to one unit, such as pKd, give those of one quantity one name, or fit the "
-            "tables apart."
+        table.refuse(
+            f"{differ}: {'; '.join(listed)}; expected one. Convert the columns to one unit, such "
+            "as pKd, give those of one quantity one name, or fit the tables apart.",
+            LabelError,
         )
-        raise LabelError(msg)
     column = table.column("pkd")
     for number, label in zip(used, labels, strict=True):
         if table.files[number].renamed.get(label.column, label.column) != column:
@@ -213,12 +213,12 @@ def _with_logliks(
             if is_stored and name not in frame.columns:
                 likelihoods[name] = folders[kind]
         if not likelihoods:
-            msg = (
-                f"{table.source}: no column {column.name!r}, and no likelihood of the "
+            table.refuse(
+                f"no column {column.name!r}, and no likelihood of the "
                 f"{' or '.join(asked.values())} in the store; expected one of them. Run abag embed "
-                "--loglik into a new store, or leave it out."
+                "--loglik into a new store, or leave it out.",
+                ColumnError,
             )
-            raise ColumnError(msg)
         for name, folder in likelihoods.items():
             sequences = table.sequences[LOGLIKS[name]]
             loglik_N = read_logliks(folder, sequences.keys)
@@ -256,7 +256,7 @@ def read_label(table: SequenceTable) -> ReadLabel:
     label = one_label(table)
     affinities = read_affinities(table, label)
     if label.options.affinity_type is not None and table.has("affinity_type"):
-        types = read_texts(table.frame[table.column("affinity_type")])
+        types = read_types(table)
         affinities = affinities.of_rows((types == label.options.affinity_type).to_numpy(np.bool_))
     for column in label.describing.units:
         _refuse_other_unit(table, column, affinities)
@@ -839,16 +839,16 @@ def _refuse_conflicts(table: SequenceTable, rows: pd.DataFrame, quantity: Quanti
         if quantity.classes:
             both = sorted({int(level) for level in worst["pkd"]})
             classes = " and ".join(quoted(quantity.classes[level]) for level in both)
-            msg = (
-                f"{table.source}: rows {at} measure the same pair and are {classes}; expected one "
-                "class. Fix them, or count both with --replicates median."
+            table.refuse(
+                f"rows {at} measure the same pair and are {classes}; expected one class. Fix them, "
+                "or count both with --replicates median.",
+                LabelError,
             )
-            raise LabelError(msg)
-        msg = (
-            f"{table.source}: rows {at} measure the same pair and differ by up to "
-            f"{quantity.show(spread.max())} {quantity}. Fix them, or use --replicates median."
+        table.refuse(
+            f"rows {at} measure the same pair and differ by up to {quantity.show(spread.max())} "
+            f"{quantity}. Fix them, or use --replicates median.",
+            LabelError,
         )
-        raise LabelError(msg)
 
 
 # ---- what was read ----
@@ -870,11 +870,11 @@ def training_labels(pairs: LabelledPairs, training: Ints) -> Floats:
     """Return the exact labels of the training pairs, (R,), in pKd; some have to differ."""
     labels: Floats = pairs.pkd[training[pairs.censored[training] == 0]]
     if not len(labels):
-        msg = (
-            f"{pairs.table.source}: all labels of the training part are censored; expected exact "
-            "labels too. Use another split or more data."
+        pairs.table.refuse(
+            "all labels of the training part are censored; expected exact labels too. Use another "
+            "split or more data.",
+            NothingToLearn,
         )
-        raise NothingToLearn(msg)
     if np.ptp(labels) > 0:
         return labels
     every = "the only training label is"

@@ -40,7 +40,7 @@ from abag.embed.tables.table import (
 )
 from abag.head.labels.classes import read_classes, refuse_two_values, says_class
 from abag.head.labels.column import IN_THE_CELLS, ColumnMeaning, LabelLayout
-from abag.head.labels.features import ColumnBeside
+from abag.head.labels.features import ColumnBeside, read_types
 from abag.head.labels.headers import USUAL_PKD, outside, read_in_unit, to_pkd, unit_of_cell
 from abag.head.labels.options import ANTIBODY_KDA, UNITS, Label, LabelOptions
 
@@ -98,14 +98,11 @@ class Affinities(ColumnMeaning):
             evidence.append(self.why)
         if self.commas in _COMMAS:
             evidence.append(_COMMAS[self.commas])
-        if self.with_units:
-            example = quoted(next(iter(self.with_units.values())))
-            number = counted(len(self.with_units), "cell")
-            evidence.append(f"{number} with a unit, such as {example}")
-        if self.with_errors:
-            number = counted(len(self.with_errors), "cell")
-            example = quoted(next(iter(self.with_errors.values())))
-            evidence.append(f"{number} with an error, such as {example}, which is left out")
+        of_units = (self.with_units, "a unit", "")
+        for cells, what, then in (of_units, (self.with_errors, "an error", ", which is left out")):
+            if cells:
+                example = f"such as {quoted(next(iter(cells.values())))}"
+                evidence.append(f"{counted(len(cells), 'cell')} with {what}, {example}{then}")
         if UNITS[self.unit].of_mass:
             is_usual = self.molar_mass_kda == ANTIBODY_KDA
             of_igg = ", that of IgG: --molar-mass gives another" if is_usual else ""
@@ -174,11 +171,11 @@ def read_affinities(table: Table, label: LabelLayout) -> Affinities:
     column = meaning.column
     unit = meaning.unit
     if options.molar_mass is not None and not UNITS[unit].of_mass and remembered is None:
-        msg = (
-            f"{table.source}: column {column!r} is read as {unit}, which needs no molar mass; "
-            "expected ug_ml or ng_ml with --molar-mass. Leave it out, or give --label."
+        table.refuse(
+            f"column {column!r} is read as {unit}, which needs no molar mass; expected ug_ml or "
+            "ng_ml with --molar-mass. Leave it out, or give --label.",
+            LabelError,
         )
-        raise LabelError(msg)
     cells = table.frame[column]
     is_weaker_above = UNITS[unit].stronger == "lower"
     commas = ""
@@ -254,12 +251,12 @@ def _refuse_unclear_point(table: Table, column: str, number: str) -> None:
     """Refuse ``1.000`` beside decimal commas, as spreadsheets of such countries write 1000."""
     for name in table.names:
         if meaning_of_commas(table.distinct_cells(name)) == "decimals":
-            msg = (
-                f"{table.source}: column {column!r} holds {number}, and {name!r} decimal commas: "
-                f"it may be {number.replace('.', '')} or {float(number):g}; expected one decimal "
-                "sign. Write it without the point, or with a comma."
+            table.refuse(
+                f"column {column!r} holds {number}, and {name!r} decimal commas: it may be "
+                f"{number.replace('.', '')} or {float(number):g}; expected one decimal sign. Write "
+                "it without the point, or with a comma.",
+                LabelError,
             )
-            raise LabelError(msg)
 
 
 def _given_floor(read: Affinities, no_binding: float) -> float:
@@ -509,11 +506,11 @@ def check_labels(
     if refused.bad:
         raise refused.refusal(table.source, kept=int(usable.sum()))
     if not usable.any():
-        msg = (
-            f"{table.source}: column {table.column('pkd')} has no usable label. Choose another "
-            "column with --column pkd=NAME."
+        table.refuse(
+            f"column {table.column('pkd')} has no usable label. Choose another column with "
+            "--column pkd=NAME.",
+            LabelError,
         )
-        raise LabelError(msg)
     return CheckedLabels(pkd=pkd, of_type=of_type, usable=usable, bad=bad)
 
 
@@ -522,7 +519,7 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
     if affinity_type is None and not table.has("affinity_type"):
         return np.ones(len(table.frame), np.bool_)
     column = table.column("affinity_type")
-    types = read_texts(table.frame[column])
+    types = read_types(table)
     # types of rows without a label need no choice
     of_labelled = types[table.frame[table.column("pkd")].notna()]
     counts = of_labelled[of_labelled != ""].value_counts()
@@ -538,12 +535,11 @@ def _of_type(table: SequenceTable, affinity_type: str | None) -> Bools:
         problem = (
             "several affinity types" if affinity_type is None else f"no {quoted(affinity_type)}"
         )
-        msg = (
-            f"{table.source}: column {column} has {problem} among the labelled rows: "
-            f"{listed}; expected one type. Choose it with --affinity-type NAME, or rename the "
-            "column if it is of something else."
+        table.refuse(
+            f"column {column} has {problem} among the labelled rows: {listed}; expected one type. "
+            "Choose it with --affinity-type NAME, or rename the column if it is of something else.",
+            LabelError,
         )
-        raise LabelError(msg)
     return (types == affinity_type).to_numpy(np.bool_)
 
 
@@ -584,8 +580,10 @@ def _bad_cell(
         )
     elif quantity.is_log:
         advice = "Write the limit of detection, such as <0.1, or give --scale linear."
+    # the label of a matrix is in the column of the antigen
+    header = table.frame[table.column("antigen")].iloc[at] if table.is_matrix else column
     error = (
-        f"column {column!r}: {table.cell_text(at, column)} is not a valid label; expected "
+        f"column {quoted(header)}: {table.cell_text(at, column)} is not a valid label; expected "
         f"{expected}. {advice}"
     )
     return BadCell("label", "invalid label", str(value), error, LabelError)
@@ -650,11 +648,11 @@ def read_trust(
     name = trusted[0].name
     kind: Literal["error", "weight"] = "error" if trusted[0].role == "error" else "weight"
     if kind == "error" and labels.quantity.classes:
-        msg = (
-            f"{table.source}: --error: column {name!r} has errors of measurements, and the labels "
-            "are classes; expected weights. Use --weight, or leave --error out."
+        table.refuse(
+            f"--error: column {name!r} has errors of measurements, and the labels are classes; "
+            "expected weights. Use --weight, or leave --error out.",
+            LabelError,
         )
-        raise LabelError(msg)
     values = read_numbers(table.frame[name])
     valid = (values > 1 / LARGEST) & (values < LARGEST)
     bad = used & ~valid
@@ -679,11 +677,11 @@ def read_trust(
         error = values / abs(unit.per_pkd)
     finite = used & exact & np.isfinite(error)
     if not finite.any():
-        msg = (
-            f"{table.source}: column {name!r} has errors of bounds alone; expected those of exact "
-            "labels. Leave --error out."
+        table.refuse(
+            f"column {name!r} has errors of bounds alone; expected those of exact labels. Leave "
+            "--error out.",
+            LabelError,
         )
-        raise LabelError(msg)
     _refuse_unlike(table, name, error, used & np.isfinite(error))
     typical = float(np.median(error[finite]))
     quantity = labels.quantity

@@ -164,8 +164,8 @@ class KernelSide:
 
     def paired_distances(self, x_ND: NDArray[np.float32], row: Index, other: Index) -> list[Floats]:
         """Return the squared distances of R sequences from others in each view, (R,), in units."""
-        z_ND = self.scaling.apply(x_ND).astype(np.float64)
-        differences = split(z_ND[row] - z_ND[other], self.widths)
+        z_RD = self.scaling.apply(x_ND[row]).astype(np.float64)
+        differences = split(z_RD - self.scaling.apply(x_ND[other]), self.widths)
         return [
             np.square(view_RD).sum(axis=1) / unit
             for view_RD, unit in zip(differences, self.units, strict=True)

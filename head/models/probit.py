@@ -198,15 +198,16 @@ class _Steps(NamedTuple):
     gradient: Floats
     information: Floats
     """Minus its expected second derivative."""
-    probability: Floats
-    """Of the class."""
+    share_CR: Floats
+    """Probability of each class."""
     density_TR: Floats
     """Of the latent value with its noise, at each of T thresholds."""
 
     def by_thresholds(self, level: Ints, weight: Floats) -> Floats:
         """Return the derivatives of minus the log-likelihood by the thresholds, (T,)."""
         derivative = []
-        for at, density_R in enumerate(self.density_TR * weight / self.probability):
+        own_R = self.share_CR[level, np.arange(len(level))]
+        for at, density_R in enumerate(self.density_TR * weight / own_R):
             above = density_R @ (level == at + 1).astype(float)
             derivative.append(above - density_R @ (level == at).astype(float))
         return np.array(derivative)
@@ -225,7 +226,7 @@ def _steps(latent: Floats, level: Ints, thresholds: Floats) -> _Steps:
         log_likelihood=np.log(own),
         gradient=slope[level, at] / own,
         information=np.square(slope / np.sqrt(share)).sum(axis=0),
-        probability=own,
+        share_CR=share,
         density_TR=density[1:-1],
     )
 
@@ -255,7 +256,7 @@ class ClassLink:
     ends: tuple[float, float]
     """Predictions of nearly all held-out pairs lie between them."""
     errors: tuple[float, float, float]
-    """Variance of the thresholds, of the slope, and their covariance; a model that knows the
+    """Variance of the highest threshold, of the slope, and their covariance; a model that knows the
     frequencies of the classes alone predicts 0."""
 
     def check(self) -> None:
@@ -462,16 +463,21 @@ class _LinkLoss(NamedTuple):
         """Return the `ClassLink.errors` of a link of so many effective groups."""
         # few groups hardly tell what they have in common: an interval is one of Student's t
         factor = CROSS_VALIDATED * (stdtrit(PRIOR_GROUPS + groups - 1, 0.95) / WITHIN) ** 2
-        information = self.weight * self.steps(ratio, ends).information / trust
-        # of a shift of all thresholds, and of the slope
-        both = -float(information @ self.mixed)
-        of_slope = float(information @ np.square(self.mixed)) + (self.unit / SLOPE_SPREAD) ** 2
-        of_threshold = float(information.sum()) + 1 / THRESHOLD_SPREAD**2
+        step = self.steps(ratio, ends)
+        # derivatives of the probability of each class by the slope and each threshold
+        by_all_PCR = np.zeros((1 + len(ends), *step.share_CR.shape))
+        for at, density_R in enumerate(step.density_TR):
+            by_all_PCR[1 + at, at : at + 2] = density_R, -density_R
+        by_all_PCR[0] = -self.mixed * by_all_PCR[1:].sum(axis=0)
+        counted_CR = self.weight / trust / step.share_CR
+        information_PP = np.einsum("pcr,qcr,cr->pq", by_all_PCR, by_all_PCR, counted_CR)
+        known = [self.unit / SLOPE_SPREAD, *np.full(len(ends), 1 / THRESHOLD_SPREAD)]
+        information_PP += np.diag(np.square(known))
         if self.is_flat:
-            return factor / of_threshold, 0.0, 0.0
-        scale = factor / (of_threshold * of_slope - both**2)
+            return float(factor * np.linalg.inv(information_PP[1:, 1:])[-1, -1]), 0.0, 0.0
+        error_PP = factor * np.linalg.inv(information_PP)
         of_all_pairs = np.square(OF_ALL_PAIRS * (ratio / self.unit))
-        return scale * of_slope, scale * of_threshold + of_all_pairs, -scale * both
+        return float(error_PP[-1, -1]), float(error_PP[0, 0] + of_all_pairs), float(error_PP[0, -1])
 
     def _usual_thresholds(self, ratio: float) -> Floats:
         # latent values that vary more have thresholds that are further out for the same shares

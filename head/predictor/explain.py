@@ -196,32 +196,27 @@ def _contributions(
     index: Sequence[NDArray[np.integer]],
     features: ReadFeatures | None,
 ) -> _Contributions:
-    scores, regimes, vectors = scorer.score(*index, features=features)
-    used = regimes.used
-    predicted_P = scores["pkd_predicted"].to_numpy(np.float64)
-    weights = {}
-    bend_P = np.ones(len(used))
-    for name in set(used.tolist()):
-        mixture = predictor.regimes[name].mixture
-        weights[name] = _residue_weights(predictor.parts.models, mixture)
-        if mixture.link is not None:
-            bend_P[used == name] = mixture.link.bend_at(predicted_P[used == name])
+    scored = scorer.score(*index, features=features)
+    predicted_P = scored.scores["pkd_predicted"].to_numpy(np.float64)
     references: dict[Kind, tuple[str, ...]] = {}
     nothing = pd.DataFrame(columns=[*_PLACE, "contribution", "against_reference"])
     frames = []
     for name in residue_parts(predictor.parts.models):
-        weight_P = np.array([weights[regime].get(name, 0.0) for regime in used.tolist()])
-        weight_P *= bend_P
+        weight_P = np.zeros(len(predicted_P))
+        for mixture, rows in predictor.mixtures(scored.regimes):
+            weight = _residue_weights(predictor.parts.models, mixture).get(name, 0.0)
+            bend = 1.0 if mixture.link is None else mixture.link.bend_at(predicted_P[rows])
+            weight_P[rows] = weight * bend
         if not weight_P.any():
             continue
         models: Any = predictor.parts.models[name]
         for model in models:
             references |= {side.kind: side.one_hot.reference for side in model.compared}
-            for exchange in exchanges(model, vectors):
+            for exchange in exchanges(model, scored.vectors):
                 frames.append(_at_place(exchange, weight_P / len(models)))
     every = pd.concat(frames) if frames else nothing
     table = every.groupby(_PLACE, as_index=False).sum()
-    return _Contributions(table, references, vectors, used)
+    return _Contributions(table, references, scored.vectors, scored.regimes.used)
 
 
 _PLACE = ["pair", "side", "place", "residue", "reference"]

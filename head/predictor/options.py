@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from abag.core.errors import OptionError, PredictionError
 from abag.core.messages import quoted
-from abag.core.options import DeviceOptions, EncoderOptions, Options, flag, option
+from abag.core.options import DeviceOptions, EncoderOptions, Options, option
 from abag.embed.tables.chains import IMGT_REGIONS, STANDARD_RESIDUES, ChainPlaces, Kind
 from abag.embed.tables.options import (
     BAD_ROWS_HELP,
@@ -24,6 +24,7 @@ from abag.embed.tables.options import (
     ReferenceOptions,
     SkippedOptions,
     TableOptions,
+    refuse_together,
 )
 from abag.head.labels.options import Better, Label, LabelOptions, PairColumnOptions, read_molar_mass
 from abag.head.models.config import ViewNames
@@ -252,18 +253,10 @@ class ScanOptions(ScoringOptions, group="Scan"):
             problem = "both are given" if chains else "neither is given"
             msg = f"--heavy or --light, and --parents: {problem}; expected one. Give a parent."
             raise OptionError(msg)
-        if self.region is not None and self.positions is not None:
-            msg = (
-                "--region and --positions: each chooses the residues to mutate; expected one of "
-                "them. Remove the other."
-            )
-            raise OptionError(msg)
-        if self.drawn is not None and self.mutations is None:
-            msg = (
-                "--drawn: is of mutants with several mutations; expected both or neither. Add "
-                "--mutations 3, or omit --drawn."
-            )
-            raise OptionError(msg)
+        given = {"--region": self.region is not None, "--positions": self.positions is not None}
+        refuse_together("each chooses the residues to mutate", given)
+        if self.mutations is None:
+            self.refuse_without("--mutations LIST", {"drawn"})
         _ = self.regions, self.ranges
         if not self.residues:
             msg = (
@@ -448,25 +441,13 @@ class RankOptions(TableOptions, group="Choice"):
     def check_combination(self) -> None:
         """Raise `OptionError` if the rule lacks what it needs, or an option has no effect."""
         _ = read_molar_mass(self.molar_mass)
-        if self.measured is None and (self.label or self.molar_mass):
-            msg = (
-                "--label and --molar-mass: are of the labels of --measured, which is not given; "
-                "expected both or neither. Add --measured TABLE, or omit these options."
-            )
-            raise OptionError(msg)
-        of_second = (self.second_run, self.second_better, self.second_above)
-        if self.second is None and any(value is not None for value in of_second):
-            msg = (
-                "--second-run, --second-better and --second-above: are of the predictions of "
-                "--second, which is not given; expected both or neither. Add --second TABLE."
-            )
-            raise OptionError(msg)
-        if self.explore is not None and self.rule != "ucb":
-            msg = (
-                f"{flag('explore')}: is read with --rule ucb only; expected both or neither. Add "
-                f"--rule ucb, or omit {flag('explore')}."
-            )
-            raise OptionError(msg)
+        if self.measured is None:
+            self.refuse_without("--measured TABLE", {"label", "molar_mass"})
+        if self.second is None:
+            of_second = {"second_run", "second_better", "second_above"}
+            self.refuse_without("--second TABLE", of_second)
+        if self.rule != "ucb":
+            self.refuse_without("--rule ucb", {"explore"})
         if self.rule == "probability" and self.above is None:
             msg = "--rule probability: no threshold; expected one. Add --above PKD."
             raise OptionError(msg)

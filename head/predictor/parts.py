@@ -243,59 +243,59 @@ class Parts:
 
     def predict(self, vectors: PairVectors, names: Collection[str]) -> dict[str, Floats]:
         """Return what the parts with some names predict in pKd, (P,) each."""
-        predicted = {}
-        for name in self.models.keys() & names:
-            of_part = [model.predict(vectors) for model in self.models[name]]
-            predicted[name] = np.asarray(np.mean(of_part, axis=0))
-        return predicted
+        return self.predict_with_variance(vectors, names, ())[0]
 
     def predict_with_variance(
         self,
         vectors: PairVectors,
         names: Collection[str],
-        varied: Ints | None = None,
-        other: Index | None = None,
+        varying: Collection[str] | None = None,
     ) -> tuple[dict[str, Floats], dict[str, Floats]]:
         """Return what the parts with some names predict in pKd, and variances, (P,) each.
 
-        The variances, in pKd^2, are those of the parts `with_variance`: of predictions, or of
-        their differences from those of `other` pairs, (P,); of pairs that are not among those
-        `varied`, by default all, they are 0.
+        The variances, in pKd^2, are those of the parts `varying`, by default `with_variance`.
         """
-        if varied is None:
-            varied = np.arange(len(vectors))
-        all_varied = len(varied) == len(vectors)
-        with_variance = self.with_variance
+        varying = self.with_variance if varying is None else varying
         predicted = {}
         variances = {}
         for name, part in self.models.items():
-            has_variance = name in with_variance
-            is_between = has_variance and not MODELS[name].has_variance
+            if name not in names and name not in varying:
+                continue
+            is_between = name in varying and not MODELS[name].has_variance
             of_part = []
             of_models = []
             for whole in part:
                 model, read = whole.reading(vectors)
                 if name in names or is_between:
                     of_part.append(model.predict(read))
-                if is_between or not has_variance or not len(varied):
-                    continue
-                varying = cast("GaussianProcess | Trees", model)
-                if other is None:
-                    of_models.append(varying.variance(read if all_varied else read.take(varied)))
-                else:
-                    varying = cast("GaussianProcess | Trees", whole)
-                    of_models.append(varying.difference_variance(vectors, other)[varied])
+                if name in varying and not is_between:
+                    of_models.append(cast("GaussianProcess | Trees", model).variance(read))
             if name in names:
                 predicted[name] = np.asarray(np.mean(of_part, axis=0))
             if is_between:
-                between_MP = np.stack(of_part)
-                if other is not None:
-                    between_MP -= between_MP[:, other]
-                of_models = [between_MP.var(axis=0)[varied]]
-            if of_models:
-                variances[name] = np.zeros(len(vectors))
-                variances[name][varied] = np.mean(of_models, axis=0)
+                variances[name] = np.asarray(np.var(of_part, axis=0))
+            elif of_models:
+                variances[name] = np.asarray(np.mean(of_models, axis=0))
         return predicted, variances
+
+    def difference_variance(
+        self, vectors: PairVectors, other: Index, varying: Collection[str]
+    ) -> dict[str, Floats]:
+        """Return the variances of differences of pairs from `other` ones, (P,) each in pKd^2.
+
+        They are by part, of those `varying`, which are some of those `with_variance`.
+        """
+        variances = {}
+        for name in varying:
+            part = self.models[name]
+            if MODELS[name].has_variance:
+                models = cast("tuple[GaussianProcess | Trees, ...]", part)
+                of_models = [model.difference_variance(vectors, other) for model in models]
+                variances[name] = np.asarray(np.mean(of_models, axis=0))
+            else:
+                predicted_MP = np.stack([model.predict(vectors) for model in part])
+                variances[name] = (predicted_MP - predicted_MP[:, other]).var(axis=0)
+        return variances
 
     @property
     def with_variance(self) -> list[str]:
@@ -365,11 +365,12 @@ def needed_parts(models: Mapping[str, int], mixtures: Collection[Mixture]) -> li
 
     Where no part with weight has a variance, sigma comes from all that have one.
     """
-    needed = {name for mixture in mixtures for name in mixture.weights}
     with_variance = _with_variance(models)
+    needed = set[str]()
     for mixture in mixtures:
-        if mixture.reads_variance and not mixture.weights.keys() & set(with_variance):
-            needed |= {*with_variance}
+        needed |= mixture.weights.keys()
+        if mixture.reads_variance:
+            needed |= {*mixture.varying(with_variance)}
     return [name for name in models if name in needed]
 
 
@@ -514,16 +515,18 @@ class Mixture:
         mixed = np.asarray(np.sum(weighed, axis=0))
         return mixed if self.link is None else self.link.expected(self.link.latent(mixed))
 
-    def variance(self, variances: Mapping[str, Floats], pairs: int) -> Floats:
-        """Return the mean variance of the parts that have one, (P,), each by its weight.
+    def varying(self, with_variance: Collection[str]) -> list[str]:
+        """Return the parts whose variance counts, of those that have one: all if none weighs."""
+        weighed = [name for name in with_variance if self.weights.get(name)]
+        return weighed or [*with_variance]
 
-        If none of these has weight, all count alike; 0 if there is none.
-        """
-        if not variances:
+    def variance(self, variances: Mapping[str, Floats], pairs: int) -> Floats:
+        """Return the mean variance of the parts `varying`, (P,), each by its weight; 0 of none."""
+        names = self.varying(variances)
+        if not names:
             return np.zeros(pairs)
-        shares = [self.weights.get(name, 0.0) for name in variances]
-        mean_P = np.average([*variances.values()], axis=0, weights=shares if any(shares) else None)
-        return np.asarray(mean_P)
+        shares = [self.weights.get(name) or 1.0 for name in names]
+        return np.asarray(np.average([variances[name] for name in names], axis=0, weights=shares))
 
     def variance_between(self, parts: Mapping[str, Floats]) -> Floats:
         """Return the variance of what the parts give, (P,) each, by their weights."""

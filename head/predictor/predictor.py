@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from abag.core.arrays import Floats
+from abag.core.arrays import Bools, Floats
 from abag.core.errors import (
     ColumnError,
     DamagedFile,
@@ -74,7 +74,7 @@ from abag.head.regimes.splits import (
 )
 
 if TYPE_CHECKING:
-    from abag.head.predictor.parts import Parts, UsedRegime
+    from abag.head.predictor.parts import Mixture, Parts, UsedRegime
 
 
 WEIGHTS = "weights.safetensors"
@@ -383,27 +383,25 @@ class Predictor:
         antigen: NewSequences,
         factor: NDArray[np.float64] | float = 1.0,
         why_far: NDArray[np.object_] | None = None,
-    ) -> tuple[pd.DataFrame, FoundRegimes]:
-        """Predict P pairs, each as a pair of its regime, which is returned, too.
+    ) -> ScoredPairs:
+        """Predict P pairs, each as a pair of its regime.
 
         The columns are those of `predict`. All that is scored is scored here, given what is new
         about both sequences of each pair;
         `factor`, (P,), is that of `noise_factor`, and `why_far`, (P,), that of their features.
         """
         regimes = find_regimes(antibody, antigen, self.shown, self.kinds).beside(why_far)
-        mixtures = {name: self.regimes[name].mixture for name in set(regimes.used.tolist())}
-        weighed = {name for mixture in mixtures.values() for name in mixture.weights}
+        mixtures = self.mixtures(regimes)
+        weighed = {name for mixture, _ in mixtures for name in mixture.weights}
+        varying = self.varying(mixture for mixture, _ in mixtures if mixture.reads_variance)
         with np.errstate(all="ignore"):  # checked here
             pairs, of_pair = vectors.distinct()  # a table may have each many times
-            varying = [name for name, mixture in mixtures.items() if mixture.reads_variance]
-            varied = np.unique(of_pair[np.isin(regimes.used, varying)])
-            of_parts, variances = self.parts.predict_with_variance(pairs, weighed, varied)
+            of_parts, variances = self.parts.predict_with_variance(pairs, weighed, varying)
             parts = {part: predicted[of_pair] for part, predicted in of_parts.items()}
             pkd = self.mix(parts, regimes)
             sigma = np.zeros(len(pkd))
             of_model = np.zeros(len(pkd))
-            for name, mixture in mixtures.items():
-                rows = regimes.used == name
+            for mixture, rows in mixtures:
                 variance = mixture.variance(variances, len(pairs))[of_pair]
                 sigma[rows] = mixture.sigma(pkd, variance, regimes.distance, factor)[rows]
                 of_model[rows] = mixture.sigma_model(pkd, variance, regimes.distance)[rows]
@@ -429,29 +427,38 @@ class Predictor:
         )
         scores = pd.DataFrame(dict(zip(SCORE_COLUMNS, values, strict=True)))
         if self.quantity.classes:
-            scores = scores.assign(**self._probabilities(pkd, regimes.used))
-        return scores, regimes
+            scores = scores.assign(**self._probabilities(pkd, mixtures))
+        return ScoredPairs(scores, regimes, vectors, parts)
+
+    def mixtures(self, regimes: FoundRegimes) -> list[tuple[Mixture, Bools]]:
+        """Return the mixtures that predict P pairs, and which pairs each predicts, (P,)."""
+        used = regimes.used
+        return [(self.regimes[name].mixture, used == name) for name in {*used.tolist()}]
+
+    def varying(self, mixtures: Iterable[Mixture]) -> set[str]:
+        """Return the parts whose variance counts in one of these mixtures."""
+        with_variance = self.parts.with_variance
+        return {name for mixture in mixtures for name in mixture.varying(with_variance)}
 
     def mix(self, parts: Mapping[str, Floats], regimes: FoundRegimes) -> Floats:
         """Mix what the parts predict of P pairs, (P,) each in pKd, by the regime of each pair."""
         pkd = np.zeros(len(regimes.used))
-        for name in set(regimes.used.tolist()):
-            mixture = self.regimes[name].mixture
-            rows = regimes.used == name
+        for mixture, rows in self.mixtures(regimes):
             pkd[rows] = mixture.pkd({part: values[rows] for part, values in parts.items()})
             far = rows & regimes.is_far
             pkd[far] = mixture.pulled(pkd[far])
         return pkd
 
-    def _probabilities(self, expected: Floats, used: NDArray[np.object_]) -> dict[str, Floats]:
+    def _probabilities(
+        self, expected: Floats, mixtures: Sequence[tuple[Mixture, Bools]]
+    ) -> dict[str, Floats]:
         """Return the probability of the highest class of P pairs, and its interval, by column.
 
-        `expected`, (P,), are predictions by the regimes that are `used`, (P,).
+        `expected`, (P,), are predictions of `mixtures`.
         """
         columns = {name: np.zeros(len(expected)) for name in PROBABILITY_COLUMNS}
-        for name in set(used.tolist()):
-            rows = used == name
-            link = self.regimes[name].mixture.link
+        for mixture, rows in mixtures:
+            link = mixture.link
             assert link is not None
             values = (link.top(expected[rows]), *link.interval(expected[rows]))
             for column, of_rows in zip(columns.values(), values, strict=True):
@@ -667,6 +674,8 @@ class ScoredPairs(NamedTuple):
     """With the columns of `Predictor.predict`."""
     regimes: FoundRegimes
     vectors: PairVectors
+    parts: Mapping[str, Floats]
+    """What the parts that have weight in one of these regimes predict, (P,) each."""
 
 
 class Scorer:
@@ -702,14 +711,13 @@ class Scorer:
             factor = factor * features.factor(self._predictor.category_noise)
             why_far = np.where(why_far == "", features.why_far, why_far)
         of_antibodies, of_antigens = self._new
-        scores, regimes = self._predictor.score(
+        return self._predictor.score(
             pairs,
             of_antibodies.take(antibody),
             of_antigens.take(antigen),
             factor=factor,
             why_far=why_far,
         )
-        return ScoredPairs(scores, regimes, pairs)
 
     def read(
         self, *index: NDArray[np.integer], features: ReadFeatures | None = None

@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -55,7 +55,7 @@ from abag.embed.tables.layout import (
     one_table,
     tables_of,
 )
-from abag.embed.tables.options import AntibodyRegion
+from abag.embed.tables.options import refuse_together
 from abag.embed.tables.pairs import (
     SequenceCollector,
     Sequences,
@@ -300,15 +300,20 @@ def has_types(out: Path | None) -> bool:
     return out is None or bare_suffix(out) == ".parquet"
 
 
-def region_of_run(options: ScoringOptions, predictor: Predictor) -> AntibodyRegion:
-    """Return the region of the run, which must not be contradicted."""
-    if options.antibody_region not in (None, predictor.layout.antibody_region):
+T = TypeVar("T", bound=ScoringOptions)
+
+
+def as_in_the_run(options: T, predictor: Predictor) -> T:
+    """Complete the options by region and kinds of the run, which must not be contradicted."""
+    region = predictor.layout.antibody_region
+    if options.antibody_region not in (None, region):
         msg = (
-            f"antibody_region={options.antibody_region!r}: the run used "
-            f"{predictor.layout.antibody_region!r}; expected the same. Leave it out."
+            f"antibody_region={options.antibody_region!r}: the run used {region!r}; expected the "
+            "same. Leave it out."
         )
         raise PredictionError(msg)
-    return predictor.layout.antibody_region
+    is_alone = is_run_alone(options, predictor.kinds)
+    return replace(options, antibody_region=region, no_antigen=is_alone)
 
 
 def check_table_out(
@@ -438,9 +443,8 @@ class CrossedTables:
         typed: bool,
     ) -> None:
         """Take two tables; `typed` is that of `PairTable`."""
-        if options.antigen is not None:
-            msg = "--antigen and --cross: each defines the antigens. Remove one of them."
-            raise PredictionError(msg)
+        given = {"--antigen": options.antigen is not None, "--cross": True}
+        refuse_together("each defines the antigens", given)
         antibodies = one_table(antibodies)
         antigens = one_table(antigens)
         self._tables = (antibodies, antigens)
@@ -624,7 +628,6 @@ def predict(
     with reporting(bars=progress):
         read = (table, chosen.cross, *chosen.sequences)
         check_table_out(out, sources=read, force=chosen.force)
-        explanation: Explanation | None = None
         explained = None if chosen.explain is None else Path(chosen.explain)
         check_table_out(explained, sources=(*read, out), force=chosen.force, option="--explain")
         quantity = predictor.quantity
@@ -634,14 +637,7 @@ def predict(
         say_random_weights(predictor)
         strong = () if chosen.strong is None else (STRONG_COLUMN,)
         added = quantity.columns((*SCORE_COLUMNS, *strong))
-        source: PairTable | CrossedTables
-        typed = has_types(out)
-        if chosen.cross is None:
-            layout = Layout.of(table, chosen, as_written=True, remembered=predictor.layout)
-            source = PairTable(layout, added, predictor.features, typed=typed)
-        else:
-            reading = predictor.layout
-            source = CrossedTables(table, chosen.cross, chosen, added, reading, typed=typed)
+        source = _open_source(table, chosen, predictor, added, typed=has_types(out))
         before = file_stamps(table)
         antibodies, antigens = source.read()
         predictor.refuse_without_chains(antibodies, source.source)
@@ -652,6 +648,7 @@ def predict(
         why_far = Counter[Any]()
         by_regime = PredictionsByRegime(quantity, predictor.kinds)
         frames = list[pd.DataFrame]()
+        share: dict[str, float] | None = None
         with writing(out, frames) as write:
             for rows, scores in source.score(scorer):
                 by_regime.add(scores)
@@ -663,13 +660,7 @@ def predict(
             _say_far(why_far)
             refuse_changed(table, before)
             if explained is not None and isinstance(source, PairTable):
-                explanation = source.explain(predictor, scorer)
-                if explanation.table.empty:
-                    say(f"{explained}: not written, because nothing is explained")
-                    explanation = None
-                else:
-                    with writing_table(explained) as write_explanation:
-                        write_explanation(explanation.table.round(ROUNDED_CONTRIBUTIONS))
+                share = _write_explanation(source.explain(predictor, scorer), explained)
         several = max(len(antibodies.keys), len(antigens.keys)) > 1
         if several:
             for text in by_regime.describe("row"):
@@ -689,24 +680,45 @@ def predict(
         "same_prediction": by_regime.same if several else {},
         "seconds": round(time.monotonic() - start_s, 3),
     }
-    if explained is not None and explanation is not None:
+    if share is not None:
         summary["explanation"] = str(explained)
-        summary["explained_share"] = explanation.share
+        summary["explained_share"] = share
     return summary
+
+
+def _open_source(
+    table: TableLike,
+    options: PredictOptions,
+    predictor: Predictor,
+    added: tuple[str, ...],
+    *,
+    typed: bool,
+) -> PairTable | CrossedTables:
+    """Lay out what is scored; nothing but the top of the files is read."""
+    remembered = predictor.layout
+    if options.cross is not None:
+        return CrossedTables(table, options.cross, options, added, remembered, typed=typed)
+    layout = Layout.of(table, options, as_written=True, remembered=remembered)
+    return PairTable(layout, added, predictor.features, typed=typed)
+
+
+def _write_explanation(explanation: Explanation, path: Path) -> dict[str, float] | None:
+    """Write what residues contribute; return the share that is explained, None if nothing is."""
+    if explanation.table.empty:
+        say(f"{path}: not written, because nothing is explained")
+        return None
+    with writing_table(path) as write:
+        write(explanation.table.round(ROUNDED_CONTRIBUTIONS))
+    return explanation.share
 
 
 def _fitting(options: PredictOptions, predictor: Predictor) -> PredictOptions:
     """Complete the options by those of the run; refuse those that do not fit it."""
-    options = replace(
-        options,
-        antibody_region=region_of_run(options, predictor),
-        no_antigen=is_run_alone(options, predictor.kinds),
-    )
+    options = as_in_the_run(options, predictor)
     if options.cross is None:
         return options
-    if options.explain is not None:
-        msg = "--explain and --cross: pairs of a table are explained. Leave one of them out."
-        raise PredictionError(msg)
+    given = {"--explain": options.explain is not None, "--cross": True}
+    refuse_together("pairs of a table are explained", given)
     if options.no_antigen:
         msg = "--cross: the run is of antibodies alone; expected no antigens. Leave it out."
         raise PredictionError(msg)
@@ -851,9 +863,10 @@ UNRANKED = "the run cannot rank them"
 """End of a sentence about pairs with the same prediction."""
 
 
-def is_negligible(low: float, high: float, sigma: float) -> bool:
+def is_negligible(low: Any, high: Any, sigma: Any) -> Any:  # noqa: ANN401 - numbers or columns
     """Return whether predictions between two values are the same; `sigma` is typical of them."""
-    return high - low <= max(NEGLIGIBLE * sigma, ROUNDING * max(abs(low), abs(high)))
+    size = np.maximum(abs(low), abs(high))
+    return high - low <= np.maximum(NEGLIGIBLE * sigma, ROUNDING * size)
 
 
 def equal_groups(mean: Floats, sigma: Floats, groupings: Sequence[Ints] = ()) -> Ints:
@@ -885,9 +898,9 @@ def _ranges(
 
 def _hold_one_value(ranges: pd.DataFrame) -> pd.Series:
     """Return which groups are of enough rows, all with the same prediction."""
-    size = np.maximum(ranges["low"].abs(), ranges["high"].abs())
-    limit = np.maximum(NEGLIGIBLE * ranges["sigma"] / ranges["rows"], ROUNDING * size)
-    return (ranges["rows"] >= LEAST_EQUAL) & (ranges["high"] - ranges["low"] <= limit)
+    sigma = ranges["sigma"] / ranges["rows"]
+    is_one: pd.Series = is_negligible(ranges["low"], ranges["high"], sigma)
+    return is_one & (ranges["rows"] >= LEAST_EQUAL)
 
 
 def _count_rows(ranges: pd.DataFrame) -> dict[str, int]:
@@ -919,12 +932,11 @@ class PredictionsByRegime:
     @property
     def can_rank(self) -> bool:
         """Return whether any two rows have different predictions, or there is only one."""
-        if not self._parts:
-            return True
         ranges = self._ranges
-        rows = int(ranges["rows"].sum())
-        sigma = float(ranges["sigma"].sum()) / rows
-        return rows < 2 or not is_negligible(ranges["low"].min(), ranges["high"].max(), sigma)
+        rows = ranges["rows"].sum()
+        sigma = ranges["sigma"].sum() / rows
+        is_one = is_negligible(ranges["low"].min(), ranges["high"].max(), sigma)
+        return bool(rows < 2 or not is_one)
 
     @property
     def rows(self) -> dict[str, int]:

@@ -22,9 +22,9 @@ edition, 2.6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,7 +33,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import gammaln, ndtri, stdtrit
 
-from abag.core.arrays import Bools, Floats, Ints, distinct, label_weights, weights_of
+from abag.core.arrays import Bools, Floats, Ints, distinct, weights_of
 from abag.embed.tables.chains import KINDS
 from abag.head.evaluation.scores import (
     COVERED,
@@ -42,7 +42,6 @@ from abag.head.evaluation.scores import (
     largest_rmse,
     score_regime,
 )
-from abag.head.evaluation.verdicts import add_classes
 from abag.head.models.probit import HeldOutClasses
 from abag.head.models.registry import MEAN, MODELS
 from abag.head.models.ridge import expected_labels
@@ -56,13 +55,11 @@ from abag.head.regimes.splits import (
     judged,
     learned_rows,
     standard_error,
-    without_absent,
 )
 
 if TYPE_CHECKING:
     from abag.embed.tables.chains import Kind
     from abag.head.labels.labelled_pairs import LabelledPairs
-    from abag.head.models.probit import ClassLink
     from abag.head.predictor.parts import Predictions
     from abag.head.regimes.splits import MeasuredRegime
 
@@ -268,25 +265,83 @@ def _shares_of_best(error_RK: Floats, group: Ints) -> Floats:
     return np.bincount(is_least_SK.argmax(axis=1), minlength=error_RK.shape[1]) / RESAMPLED
 
 
-def _reach(distance: Ints) -> int:
-    """Return the distance that nearly all of R tested pairs have at most."""
-    return int(np.quantile(distance, REACHED, method="higher"))
+@dataclass(kw_only=True)
+class HeldOut:
+    """The R tested pairs of a regime, and what its folds predict of them."""
 
-
-@dataclass(slots=True)
-class WeighedRegime:
-    """A regime as its folds have measured it: its mixture, its score, and its R tested pairs."""
-
+    pairs: LabelledPairs
     measured: MeasuredRegime
     folds: Sequence[Predictions]
     """What the parts and the baselines predict in each fold."""
+    tested: TestedPairs
+    part_RK: Floats
+    """Of the K parts of the run, see `RunParts`."""
+    group: Ints
+    """By which the pairs weigh parts, (R,)."""
+    distance: Ints
+    """Differences from the nearest training sequences, (R,)."""
+
+    @classmethod
+    def of(
+        cls, pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Predictions]
+    ) -> HeldOut:
+        """Take the tested pairs of the folds of a regime."""
+        tested = TestedPairs.of(pairs, measured)
+        part_KR = [tested.take([fold.predicted[name] for fold in folds]) for name in folds[0].parts]
+        group = tested.smallest_groups
+        if measured.note and effective_groups(group) < LEAST_GROUPS:
+            group = tested.rows  # too few to weigh by: each pair counts
+        distance = np.zeros(len(tested.rows), np.int64)
+        distances = [split.distance for split in measured.splits if split.distance is not None]
+        if distances:
+            distance = np.stack(distances)[tested.fold, tested.rows]
+        return cls(
+            pairs=pairs,
+            measured=measured,
+            folds=folds,
+            tested=tested,
+            part_RK=np.stack(part_KR, axis=1),
+            group=group,
+            distance=distance,
+        )
+
+    @property
+    def mean_part(self) -> int:
+        """Return the number of the training mean among the parts."""
+        return self.folds[0].parts.index(MEAN)
+
+    @property
+    def reach(self) -> int:
+        """Return the differences from training that nearly all tested pairs had at most."""
+        return int(np.quantile(self.distance, REACHED, method="higher"))
+
+    @property
+    def is_far(self) -> Bools:
+        """Return which of the pairs are further than that, (R,): how well is not measured."""
+        return np.asarray(self.distance > self.reach)
+
+    @property
+    def half(self) -> Ints:
+        """Return the fold of each pair, (R,), or of a single fold the half: these judge others."""
+        if len(self.folds) > 1:
+            return self.tested.fold
+        level = self.tested.pkd if self.pairs.quantity.classes else None
+        return grouped_folds(self.group, min(2, len(distinct(self.group))), 0, level)
+
+    def named(self, weights: Floats) -> dict[str, float]:
+        """Return the weights above 0, of (K,), by part."""
+        names = self.folds[0].parts
+        return {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
+
+
+@dataclass(kw_only=True)
+class WeighedRegime(HeldOut):
+    """A regime as its folds have measured it: its mixture, its score, and its tested pairs."""
+
     mixture: Mixture
     """Weights of the parts, those without weight left out, and the calibration of sigma."""
-    tested: TestedPairs
-    distance: Ints
-    """Differences from the nearest training sequences, (R,), as all below."""
     tells_sigma: NDArray[np.bool_]
-    """Whether the label is exact, and counts for at least `LEAST_WEIGHT`."""
+    """Whether the label is exact, and counts for at least `LEAST_WEIGHT`, (R,) as all below."""
     predicted: Floats
     """With the weights of the other folds."""
     sigma: Floats
@@ -299,21 +354,14 @@ class WeighedRegime:
     """Set last, by `score_held_out`."""
 
     @property
-    def reach(self) -> int:
-        """Return the differences from training that nearly all tested pairs had at most."""
-        return _reach(self.distance)
-
-    @property
     def used(self) -> UsedRegime:
         """Return what a predictor applies and says."""
-        name = self.measured.regime.name
-        verdict = self.score["sentence"]
         return UsedRegime(
-            name=name,
+            name=self.measured.regime.name,
             mixture=self.mixture,
             reach=self.reach,
             error=largest_rmse(self.score),
-            verdict=verdict,
+            verdict=self.score["sentence"],
         )
 
 
@@ -332,125 +380,57 @@ def weigh_run(
     pairs: LabelledPairs, folds: Sequence[tuple[MeasuredRegime, Sequence[Predictions]]]
 ) -> WeighedRun:
     """Weigh the parts in each measured regime, calibrate sigma, and score the held-out pairs."""
-
-    @cache
-    def of_all() -> HeldOutClasses:
-        return HeldOutClasses.joined([_tested_classes(pairs, *of_regime) for of_regime in folds])
-
-    held_out = [weigh(pairs, measured, fitted, of_all) for measured, fitted in folds]
+    tested = [HeldOut.of(pairs, measured, fitted) for measured, fitted in folds]
+    if pairs.quantity.classes:
+        held_out = weigh_classes(tested)
+    else:
+        held_out = [weigh(of_regime) for of_regime in tested]
     noise = fit_noise(pairs, held_out)
     category_noise = fit_category_noise(pairs, held_out)
     for regime in held_out:
         fit_tail(regime)
     for regime in held_out:
-        score_held_out(pairs, regime)
+        score_held_out(regime)
     return WeighedRun(held_out, noise, category_noise)
 
 
-def _weighing_groups(measured: MeasuredRegime, tested: TestedPairs) -> Ints:
-    """Return the groups by which R tested pairs weigh parts, (R,)."""
-    smallest = tested.smallest_groups
-    if measured.note and effective_groups(smallest) < LEAST_GROUPS:
-        return tested.rows  # too few to weigh by: each pair counts
-    return smallest
-
-
-def _part_predictions(tested: TestedPairs, folds: Sequence[Predictions]) -> Floats:
-    """Return what the K parts predict of R tested pairs, (R, K)."""
-    part_KR = [tested.take([fold.predicted[name] for fold in folds]) for name in folds[0].parts]
-    return np.stack(part_KR, axis=1)
-
-
-def _tested_classes(
-    pairs: LabelledPairs, measured: MeasuredRegime, folds: Sequence[Predictions]
-) -> HeldOutClasses:
-    """Return the classes of the tested pairs of a regime, and what the parts predict of them."""
-    tested = TestedPairs.of(pairs, measured)
-    group = _weighing_groups(measured, tested)
-    part_RK = _part_predictions(tested, folds)
-    return HeldOutClasses.of(pairs, tested.rows, part_RK, group, tested.smallest_groups)
-
-
-def weigh(
-    pairs: LabelledPairs,
-    measured: MeasuredRegime,
-    folds: Sequence[Predictions],
-    of_all: Callable[[], HeldOutClasses] | None = None,
-) -> WeighedRegime:
-    """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them.
-
-    Where nearly all pairs are of one class, those `of_all` regimes weigh the parts.
-    """
-    names = folds[0].parts  # those of the run, see `RunParts`
-    tested = TestedPairs.of(pairs, measured)
+def weigh(held_out: HeldOut) -> WeighedRegime:
+    """Weigh the parts by their errors on the tested pairs of a regime; calibrate sigma on them."""
+    pairs = held_out.pairs
+    tested = held_out.tested
+    folds = held_out.folds
     rows = tested.rows
-    part_RK = _part_predictions(tested, folds)
-    distance = np.zeros(len(rows), np.int64)
-    distances = [split.distance for split in measured.splits if split.distance is not None]
-    if distances:
-        distance = np.stack(distances)[tested.fold, rows]
-    smallest = _weighing_groups(measured, tested)
-    half = tested.fold
-    if len(folds) == 1:  # the halves of its groups weigh each other
-        level = pairs.pkd[rows] if pairs.quantity.classes else None
-        half = grouped_folds(smallest, min(2, len(distinct(smallest))), 0, level)
-    mean = names.index(MEAN)
-    regime = partial(
-        WeighedRegime,
-        measured=measured,
-        folds=folds,
-        tested=tested,
-        distance=distance,
-    )
-    if pairs.quantity.classes:
-        of_classes = _tested_classes(pairs, measured, folds)
-        usual_K = np.array([USUAL_WEIGHTS.get(name, 1.0) for name in names])
-        usual_K /= usual_K.sum()
-        is_far = distance > _reach(distance)
-        told_by = of_classes
-        if of_all is not None and of_classes.unusual < FEWEST_UNUSUAL:
-            told_by = of_all()
-        weights, link, predicted_R, top_R = _weigh_classes(
-            of_classes, told_by, half, is_far, mean, usual_K
-        )
-        used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
-        mixture = Mixture(used, 0.0, 0.0, link=link)
-        return regime(
-            mixture=mixture,
-            tells_sigma=np.zeros(len(rows), np.bool_),  # a probability tells it
-            predicted=predicted_R,
-            sigma=mixture.sigma(predicted_R, np.zeros(len(rows))),
-            mean=_training_means(pairs, measured)[tested.fold],
-            top=top_R,
-        )
+    part_RK = held_out.part_RK
+    group = held_out.group
+    mean = held_out.mean_part
     censored = pairs.censored[rows]
     error_RK = pairs.pkd[rows, None] - part_RK
     error_RK[censored[:, None] * error_RK < 0] = 0.0  # the bound is satisfied
     # labels that are hardly known say little about the parts
-    weight_R = np.ones(len(rows)) if pairs.share is None else label_weights(pairs.share[rows])
+    weight_R = np.ones(len(rows)) if tested.weight is None else tested.weight
     error_RK *= np.sqrt(weight_R)[:, None]
-    is_certain = certain_labels(np.ones(len(rows), np.bool_), weight_R)
-    weights = stack_weights(error_RK, smallest, mean)
-    used = {name: float(w) for name, w in zip(names, weights, strict=True) if w > 0}
-    judges = [*judged(half, rows)]
+    used = held_out.named(stack_weights(error_RK, group, mean))
+    judges = [*judged(held_out.half, rows)]
     predicted_R = np.empty(len(rows))
     for inside, judging in judges:
-        weights_of_others = stack_weights(error_RK[judging], smallest[judging], mean)
+        weights_of_others = stack_weights(error_RK[judging], group[judging], mean)
         predicted_R[inside] = part_RK[inside] @ weights_of_others
     error = pairs.pkd[rows] - predicted_R
     weighed = Mixture(used, 1.0, 0.0)
     variance = tested.take([weighed.variance(fold.variances, len(pairs)) for fold in folds])
+    distance = held_out.distance
     of_tested = Errors(error, predicted_R, variance, distance, censored, rows)
-    apart, fold_of_apart = _errors_apart(pairs, measured, folds, weighed)
+    apart, fold_of_apart = _errors_apart(held_out, weighed)
     sigma_R = np.empty(len(rows))
     for inside, judging in judges:
         others = np.isin(fold_of_apart, tested.fold[judging])
         judged_by = of_tested.take(certain_labels(judging, weight_R))
         calibrated = calibrate(used, judged_by, apart.take(others))
         sigma_R[inside] = calibrated.sigma(predicted_R[inside], variance[inside], distance[inside])
-    mixture = calibrate(used, of_tested.take(is_certain), apart)
-    return regime(
-        mixture=mixture,
+    is_certain = certain_labels(np.ones(len(rows), np.bool_), weight_R)
+    return WeighedRegime(
+        **vars(held_out),
+        mixture=calibrate(used, of_tested.take(is_certain), apart),
         tells_sigma=is_certain & (censored == 0),
         predicted=predicted_R,
         sigma=sigma_R,
@@ -464,25 +444,45 @@ def certain_labels(asked: Bools, weight_R: Floats) -> Bools:
     return certain if certain.sum() >= LEAST_ROWS else asked
 
 
+def weigh_classes(regimes: Sequence[HeldOut]) -> list[WeighedRegime]:
+    """Weigh the parts of regimes of classes by the log losses of their tested pairs.
+
+    Where nearly all pairs are of one class, those of all regimes weigh the parts.
+    """
+    classes = []
+    for held_out in regimes:
+        tested = held_out.tested
+        smallest = tested.smallest_groups
+        of_regime = HeldOutClasses.of(
+            held_out.pairs, tested.rows, held_out.part_RK, held_out.group, smallest
+        )
+        classes.append(of_regime)
+    weighed = []
+    for held_out, of_regime in zip(regimes, classes, strict=True):
+        is_told = of_regime.unusual >= FEWEST_UNUSUAL
+        told_by = of_regime if is_told else HeldOutClasses.joined(classes)
+        weighed.append(_weigh_classes(held_out, of_regime, told_by))
+    return weighed
+
+
 def _weigh_classes(
-    tested: HeldOutClasses,
-    told_by: HeldOutClasses,
-    half: Ints,
-    is_far: Bools,
-    mean: int,
-    usual_K: Floats,
-) -> tuple[Floats, ClassLink, Floats, Floats]:
-    """Weigh the parts of R tested pairs of classes by the log losses of the pairs of `told_by`.
+    held_out: HeldOut, tested: HeldOutClasses, told_by: HeldOutClasses
+) -> WeighedRegime:
+    """Weigh the parts of R tested pairs of classes by the pairs of `told_by`.
 
     Of few pairs of a class, which part ranks them best is mostly chance: pairs count by how often
-    two of them differ. Returns the weights, (K,), what turns the mixture into classes, and the
-    predictions and the probabilities of the highest class, (R,), of which each comes from the
-    others of `half`, (R,). Those that are further than nearly all, (R,), were not measured.
+    two of them differ. Each pair is predicted from the others of its `half`; those that are further
+    than nearly all were not measured.
     """
-    stack = partial(stack_weights, mean=mean, usual_K=usual_K, informative=told_by.informative)
-    predicted_R = np.empty(len(half))
-    top_R = np.empty(len(half))
-    for inside, others in tested.judges(half):
+    usual_K = np.array([USUAL_WEIGHTS.get(name, 1.0) for name in held_out.folds[0].parts])
+    usual_K /= usual_K.sum()
+    stack = partial(
+        stack_weights, mean=held_out.mean_part, usual_K=usual_K, informative=told_by.informative
+    )
+    is_far = held_out.is_far
+    predicted_R = np.empty(len(is_far))
+    top_R = np.empty(len(is_far))
+    for inside, others in tested.judges(held_out.half):
         if told_by is not tested:
             is_other = ~np.isin(told_by.rows, tested.rows[inside])
             others = replace(told_by.take(is_other), prior=others.prior)
@@ -491,7 +491,16 @@ def _weigh_classes(
         predicted_R[inside] = np.where(is_far[inside], link.pulled(expected), expected)
         top_R[inside] = link.top(predicted_R[inside])
     weights, link = told_by.weigh(stack)
-    return weights, link, predicted_R, top_R
+    mixture = Mixture(held_out.named(weights), 0.0, 0.0, link=link)
+    return WeighedRegime(
+        **vars(held_out),
+        mixture=mixture,
+        tells_sigma=np.zeros(len(is_far), np.bool_),  # a probability tells it
+        predicted=predicted_R,
+        sigma=mixture.sigma(predicted_R, np.zeros(len(is_far))),
+        mean=_training_means(held_out.pairs, held_out.measured)[held_out.tested.fold],
+        top=top_R,
+    )
 
 
 def _training_means(pairs: LabelledPairs, measured: MeasuredRegime) -> Floats:
@@ -504,16 +513,13 @@ def _training_means(pairs: LabelledPairs, measured: MeasuredRegime) -> Floats:
     return np.array(means)
 
 
-def _errors_apart(
-    pairs: LabelledPairs,
-    measured: MeasuredRegime,
-    folds: Sequence[Predictions],
-    mixture: Mixture,
-) -> tuple[Errors, Ints]:
+def _errors_apart(held_out: HeldOut, mixture: Mixture) -> tuple[Errors, Ints]:
     """Return the errors of neighbourhoods that folds hold out beside the tested pairs, by fold."""
+    pairs = held_out.pairs
+    splits = held_out.measured.splits
     errors = [Errors.none()]
     fold_of_row = [np.zeros(0, np.int64)]
-    for number, (fold, split) in enumerate(zip(folds, measured.splits, strict=True)):
+    for number, (fold, split) in enumerate(zip(held_out.folds, splits, strict=True)):
         if split.apart is None or split.distance is None:
             continue
         rows = split.apart[split.distance[split.apart] >= 0]
@@ -816,7 +822,7 @@ def tail_factor(scaled: Floats, pair: Ints) -> float:
     return max(THINNEST, float(np.quantile(scaled, share)) / COVERED)
 
 
-def _expect_classes(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
+def _expect_classes(held_out: WeighedRegime) -> None:
     """Turn latent values that folds predict of the tested pairs into expected classes, in place.
 
     Those of a fold come from the links that the other folds fit to each part and baseline.
@@ -829,7 +835,8 @@ def _expect_classes(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
         expected_R = held_out.mean
         if name != MEAN:
             latent = tested.take([fold.predicted[name] for fold in folds])
-            alone = HeldOutClasses.of(pairs, tested.rows, latent[:, None], tested.smallest_groups)
+            groups = tested.smallest_groups
+            alone = HeldOutClasses.of(held_out.pairs, tested.rows, latent[:, None], groups)
             expected_R = alone.expected(tested.fold)
         for number, fold in enumerate(folds):
             inside = tested.fold == number
@@ -838,19 +845,18 @@ def _expect_classes(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
             fold.predicted[name] = predicted_P
 
 
-def score_held_out(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
+def score_held_out(held_out: WeighedRegime) -> None:
     """Score the out-of-fold predictions of a regime beside the baselines."""
+    pairs = held_out.pairs
     measured = held_out.measured
     folds = held_out.folds
     mixture = held_out.mixture
-    # as the predictor does: the few that are further than nearly all were not measured
-    if mixture.link is None:
-        is_far = held_out.distance > held_out.reach
+    if mixture.link is None:  # as the predictor does
+        is_far = held_out.is_far
         held_out.sigma[is_far] = np.maximum(held_out.sigma[is_far], pairs.label_sd)
     names = folds[0].parts
-    classes = pairs.quantity.classes
-    if classes:
-        _expect_classes(pairs, held_out)
+    if pairs.quantity.classes:
+        _expect_classes(held_out)
     tested = held_out.tested
     baselines = {}
     for name in folds[0].predicted:
@@ -862,26 +868,19 @@ def score_held_out(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
             continue
         if all(name in fold.predicted for fold in folds):
             baselines[name] = tested.take([fold.predicted[name] for fold in folds])
-    error = tested.pkd - held_out.predicted
-    covered = (np.abs(error) <= COVERED * held_out.sigma).astype(np.float64)
 
     def scored(some: NDArray[np.bool_]) -> RegimeScore:
-        predicted = held_out.predicted[some]
-        means = held_out.mean[some]
-        score = score_regime(
+        return score_regime(
             measured.regime.name,
             measured.regime.words,
             tested.some(some),
-            predicted,
-            means,
+            held_out.predicted[some],
+            held_out.mean[some],
             {name: values[some] for name, values in baselines.items()},
-            None if classes else covered[some],
+            held_out.sigma[some],
             weights=mixture.weights,
             quantity=pairs.quantity,
         )
-        if classes:
-            add_classes(score, tested.some(some), predicted, means, classes)
-        return score
 
     score = scored(np.ones(len(tested.rows), np.bool_))
     if pairs.round_of_row is not None:
@@ -889,13 +888,7 @@ def score_held_out(pairs: LabelledPairs, held_out: WeighedRegime) -> None:
         apart_by_round = [tested.is_exact & is_first, tested.is_exact & ~is_first]
         pairs_by_round = [distinct(tested.rows[of_round]) for of_round in apart_by_round]
         if min(map(len, pairs_by_round)) >= LEAST_ROWS:
-            score["by_round"] = []
-            for of_round in apart_by_round:
-                apart = scored(of_round)
-                for key in ("words", "sentence"):
-                    apart[key] = without_absent(apart[key], pairs.kinds)
-                score["by_round"].append({**apart})
-    score["sentence"] = without_absent(score["sentence"], pairs.kinds)
+            score["by_round"] = [{**scored(of_round)} for of_round in apart_by_round]
     if measured.note:
         score["sentence"] += f"; {measured.note}"
     held_out.score = score

@@ -19,17 +19,21 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from abag.core.arrays import Bools, Floats, Ints, distinct, hex_keys, label_weights, weights_of
-from abag.core.errors import AbagError, OptionError, PredictionError
+from abag.core.errors import AbagError, PredictionError
 from abag.core.messages import counted, quoted, say
 from abag.core.options import schema
 from abag.embed.store.store import open_store
 from abag.embed.tables.chains import KINDS, Kind
-from abag.embed.tables.options import FileOptions, ReferenceOptions, TableOptions
+from abag.embed.tables.options import (
+    FileOptions,
+    ReferenceOptions,
+    TableOptions,
+    refuse_together,
+)
 from abag.embed.tables.pairs import SequenceTable, read_pairs
 from abag.embed.tables.table import Table, TableLike, read_numbers
 from abag.head.evaluation.metrics import rmse, rows_to_score, strong_threshold
 from abag.head.evaluation.scores import (
-    COVERED,
     LEVEL,
     MANY_BOUNDS,
     Claim,
@@ -39,7 +43,7 @@ from abag.head.evaluation.scores import (
     mean_claim,
     score_regime,
 )
-from abag.head.evaluation.verdicts import add_classes, score_strong
+from abag.head.evaluation.verdicts import score_strong
 from abag.head.labels.classes import refuse_other_options
 from abag.head.labels.column import (
     AS_IN_THE_RUN,
@@ -76,7 +80,6 @@ from abag.head.regimes.splits import (
     Regime,
     pair_keys,
     with_clusters,
-    without_absent,
 )
 from abag.head.runs.run_folder import (
     RunSummary,
@@ -125,19 +128,16 @@ def compare_with_predictions(saved: SavedRun, table: SequenceTable) -> dict[str,
         pairs = rows.index.to_numpy()
         words = regime["words"]
         theirs = reference[pairs]
-        mean = mean_of_pair[pairs]
         score = score_regime(
             regime["regime"],
             words,
             tested,
             theirs,
-            mean,
+            mean_of_pair[pairs],
             {},
             None,
             quantity=saved.quantity,
         )
-        if saved.quantity.classes:
-            add_classes(score, tested, theirs, mean, saved.quantity.classes)
         scores.append(score)
         verdict = compare_models(
             words, "the run", table.source, tested, ours, theirs, saved.quantity
@@ -329,23 +329,15 @@ def decide_prediction(
 
 
 def _check_inputs(table: object, options: EvaluateOptions) -> None:
-    if table is not None and options.predictions is not None:
-        msg = (
-            "evaluate: TABLE and --predictions were both given; expected one of them. Run the "
-            "command once for each."
-        )
-        raise OptionError(msg)
+    given = {"TABLE": table is not None, "--predictions": options.predictions is not None}
+    refuse_together("each has pairs to score", given)
     if table is not None:
         return
-    read = {"predictions", "strong"}
-    if options.predictions is not None:
-        read = {option.name for option in schema(EvaluateOptions)} - {"store", "affinity_type"}
-    if unread := options.given({option.name for option in schema(EvaluateOptions)} - read):
-        msg = (
-            f"{unread}: given without a TABLE, which is read with it; expected both. "
-            "Give a TABLE, or leave the option out."
-        )
-        raise OptionError(msg)
+    names = {option.name for option in schema(EvaluateOptions)}
+    of_table = {"store", "affinity_type"}
+    if options.predictions is None:
+        of_table = names - {"strong"}
+    options.refuse_without("a TABLE", of_table)
 
 
 def _evaluate_table(
@@ -439,13 +431,13 @@ def _score_pairs(
     if predictor.features is not None:
         cells = predictor.features.with_stored(pairs.cells, len(pairs))
         features = features_of(predictor.features, cells, pairs.table.source)
-    scores_by_row, _, vectors = scorer.score(pairs.antibody, pairs.antigen, features=features)
+    scored = scorer.score(pairs.antibody, pairs.antigen, features=features)
     baselines: dict[str, Floats] = {}
     names = [*predictor.parts.models]
     if len(names) > 2:  # else the model is the head, beside the mean
         names = [name for name in names if name != MEAN and MODELS[name].is_baseline]
-        baselines = predictor.parts.predict(vectors, names)
-    return scores_by_row, baselines
+        baselines = predictor.parts.predict(scored.vectors, names)
+    return scored.scores, baselines
 
 
 def _score_regimes(
@@ -464,7 +456,6 @@ def _score_regimes(
     predicted = scores_by_row["pkd_predicted"].to_numpy(np.float64)
     sigma = scores_by_row["sigma"].to_numpy(np.float64)
     regime_of_pair = scores_by_row["regime"].to_numpy(str)
-    classes = pairs.quantity.classes
     exact = saved.trained[saved.trained["censored"] == 0]
     weight = exact["weight"] if "weight" in exact else None
     mean_of_run = float(np.average(exact["pkd"], weights=weight))
@@ -475,27 +466,20 @@ def _score_regimes(
         if np.count_nonzero(tested.is_exact) < LEAST_ROWS:
             continue
         _, used = predictor.applied(name)
-        predicted_here = predicted[rows]
-        mean_label = np.full(len(rows), mean_of_run)
-        baselines_here = {name: values[rows] for name, values in baselines.items()}
-        if classes:  # latent values, which no link turns into classes
-            baselines_here = {}
-        error = np.abs(tested.pkd - predicted_here)
-        inside = (error <= COVERED * sigma[rows]).astype(np.float64)
+        baselines_here = {}
+        if not pairs.quantity.classes:  # latent values, which no link turns into classes
+            baselines_here = {name: values[rows] for name, values in baselines.items()}
         score = score_regime(
             name,
-            predictor.words(name),
+            regime.words,
             tested,
-            predicted_here,
-            mean_label,
+            predicted[rows],
+            np.full(len(rows), mean_of_run),
             baselines_here,
-            None if classes else inside,
+            sigma[rows],
             weights=predictor.regimes[used].mixture.weights,
             quantity=pairs.quantity,
         )
-        if classes:
-            add_classes(score, tested, predicted_here, mean_label, classes)
-        score["sentence"] = without_absent(score["sentence"], pairs.kinds)
         trained = int(is_trained[rows].sum())
         if trained:
             verb = "is a training pair" if trained == 1 else "are training pairs"
@@ -535,6 +519,7 @@ def _tested_pairs(
         sides,
         weight=weights_of(pairs.share, rows),
         censored=pairs.censored[rows],
+        kinds=pairs.kinds,
     )
 
 

@@ -385,18 +385,22 @@ def _view(
 def _calibration(measured: Floats, predicted: Floats, weight: Floats, digits: int) -> Series:
     order = np.argsort(predicted, kind="stable")
     bins = np.array_split(order, min(10, max(2, len(measured) // 10)))
-    mean_predicted = [np.average(predicted[rows], weights=weight[rows]) for rows in bins]
-    mean_measured = [np.average(measured[rows], weights=weight[rows]) for rows in bins]
-    standard_error = []
+    mean_measured = _means(measured, bins, weight)
+    away = measured.copy()
     for rows, mean in zip(bins, mean_measured, strict=True):
-        square = np.average(np.square(measured[rows] - mean), weights=weight[rows])
-        standard_error.append(np.sqrt(square / effective_number(weight[rows])))
+        away[rows] -= mean
+    effective = [effective_number(weight[rows]) for rows in bins]
     return {
-        "x": _numbers(mean_predicted, digits),
+        "x": _numbers(_means(predicted, bins, weight), digits),
         "y": _numbers(mean_measured, digits),
-        "error": _numbers(standard_error, digits),
+        "error": _numbers(np.sqrt(_means(away**2, bins, weight) / effective), digits),
         "slope": calibration_slope(measured, predicted, weight),
     }
+
+
+def _means(values: Floats, bins: Sequence[Ints], weight: Floats) -> Floats:
+    """Return the mean of the rows of each bin."""
+    return np.array([np.average(values[rows], weights=weight[rows]) for rows in bins])
 
 
 def _coverage(error: Floats, sigma: Floats, weight: Floats) -> Series:
@@ -408,9 +412,8 @@ def _coverage(error: Floats, sigma: Floats, weight: Floats) -> Series:
 
 def _deciles(error: Floats, sigma: Floats, weight: Floats, digits: int) -> Series:
     bins = np.array_split(np.argsort(sigma, kind="stable"), min(10, len(np.unique(sigma))))
-    mean_sigma = [np.average(sigma[rows], weights=weight[rows]) for rows in bins]
-    rmse = [np.sqrt(np.average(error[rows] ** 2, weights=weight[rows])) for rows in bins]
-    return {"x": _numbers(mean_sigma, digits), "y": _numbers(rmse, digits)}
+    rmse = np.sqrt(_means(error**2, bins, weight))
+    return {"x": _numbers(_means(sigma, bins, weight), digits), "y": _numbers(rmse, digits)}
 
 
 def _antigens(exact: pd.DataFrame, names: np.ndarray) -> Series:

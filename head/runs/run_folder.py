@@ -338,6 +338,7 @@ class SavedRun:
                 groups=[group] if np.array_equal(group, second_group) else [group, second_group],
                 weight=self.frame["weight"].to_numpy(np.float64)[pair] if weighted else None,
                 censored=rows["censored"].to_numpy(np.int8),
+                kinds=self.kinds,
             )
             yield regime, rows, tested
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from abag.head.regimes.splits import Split
 
 
-# streams of the seed, beside those of networks.py and search.py
+# streams of the seed, beside those of networks.py and sweep.py
 ORDER = 1
 DROPOUT = 2
 INITIAL = 3

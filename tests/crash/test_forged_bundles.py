@@ -148,7 +148,7 @@ def outcome(folder, table):
             left = SideVectors(x_ND, i, chains)
             right = SideVectors(y_ME, j, antigens[:5])
             pairs = PairVectors({"antibody": left, "antigen": right})
-            scores, _ = predictor.score(pairs, antibody, antigen)
+            scores = predictor.score(pairs, antibody, antigen).scores
     except AbagError as error:
         return "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for
