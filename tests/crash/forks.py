@@ -43,20 +43,20 @@ def watch(step, tell):
     os.replace = replacing  # pathlib looks it up in os too
 
 
-def dying_at(event, n):
-    """Return a function that kills this process when an event happens for the n-th time."""
+def dying_at(event, n, number=signal.SIGKILL):
+    """Return a function that signals this process when an event happens for the n-th time."""
     left = n
 
     def tell(happened):
         nonlocal left
         left -= happened == event
         if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
 
     return tell
 
 
-def in_child(work, kill_after_s=None):
+def in_child(work, kill_after_s=None, number=signal.SIGKILL):
     """Run in a fork; return how it ended."""
     pid = os.fork()
     if pid == 0:
@@ -64,13 +64,15 @@ def in_child(work, kill_after_s=None):
         try:
             work()
             code = 0
+        except SystemExit as ended:
+            code = ended.code or 0
         finally:
-            if code:
+            if code == 3:
                 traceback.print_exc()
             os._exit(code)  # the child must never continue as the parent
     if kill_after_s is not None:
         time.sleep(kill_after_s)
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -82,7 +84,9 @@ def import_all():
     torch.set_num_threads(1)
 
 
-def kill_anywhere(folder, kills, seed, make_inputs, compute, *, step, snapshot, summary=None):
+def kill_anywhere(
+    folder, kills, seed, make_inputs, compute, *, step, snapshot, summary=None, check_stop=None
+):
     """Compute once without a kill, then kill and resume many times; print one JSON object.
 
     Parameters
@@ -96,6 +100,9 @@ def kill_anywhere(folder, kills, seed, make_inputs, compute, *, step, snapshot, 
     snapshot, summary : callable
         Take that folder; return what must be equal, and a dict with ``resumed_from_step``. Without
         a summary, every trial counts as resumed.
+    check_stop : callable, optional
+        Half of the trials are stopped by SIGTERM, which ends a command with 143; this takes the
+        folder then, and raises for what the command should not have said.
     """
     import_all()
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,12 +129,21 @@ def kill_anywhere(folder, kills, seed, make_inputs, compute, *, step, snapshot, 
         out = folder / f"out{trial}"
         n = rng.randint(1, max(1, counts[event].value))
         wait = rng.uniform(0, seconds) if event == "time" else None
+        by_term = check_stop is not None and trial // len(EVENTS) % 2
+        number = signal.SIGTERM if by_term else signal.SIGKILL
 
-        def killed(event=event, n=n, out=out):
-            watch(step, dying_at(event, n))
+        def killed(event=event, n=n, out=out, number=number):
+            watch(step, dying_at(event, n, number))
             compute(folder, out)
 
-        result["killed"] += in_child(killed, wait) == -signal.SIGKILL
+        code = in_child(killed, wait, number)
+        if by_term and code == 128 + signal.SIGTERM:
+            check_stop(out)
+            result["killed"] += 1
+        elif code == -number:
+            result["killed"] += 1
+        elif code:
+            result["different"].append((event, n, wait, code))
         ended = in_child(lambda out=out: compute(folder, out))
         if ended != 0 or snapshot(out) != expected:
             result["different"].append((event, n, wait, ended))
