@@ -755,7 +755,7 @@ def read_and_compare(table, source, *, run=None):
     for options in [table.options] if run else attempts(table):
         try:
             if run:
-                labels = read_as_run(source, *run)
+                labels = read_as_run(source, *run, antigen=options.get("antigen"))
             else:
                 labels = read_labels(source, replicates="keep", **options)
         except AbagError as error:
