@@ -711,8 +711,11 @@ def spelled(word):
 
 
 def as_found(name):
-    """Return the name of a column without invisible signs at its ends."""
-    return name.strip("\ufeff ")
+    """Return the name of a column without invisible signs at its ends, and with round brackets.
+
+    Those are of a unit that `as_text` writes into the second line.
+    """
+    return name.strip("\ufeff ").replace("[", "(").replace("]", ")")
 
 
 def is_same(written, value, side):
@@ -732,7 +735,8 @@ def attempts(table):
         if {"pkd", "label"} & {*chosen} and name not in chosen.values():
             continue
         if not {"pkd", "label"} & {*chosen} and not table.options.get("matrix"):
-            columns = {**columns, "pkd": name}
+            role = "pkd" if table.labels[name].quantity == "affinity" else "label"
+            columns = {**sequences, **chosen, role: name}
         yield {**table.options, "columns": columns}
         if table.units.get(name):
             yield {**table.options, "columns": columns, "label": table.units[name]}
@@ -781,7 +785,9 @@ def check_table(seed, number):
         if labels is None:
             return Counter({"refused": 1, refused: 1})
         counts["read as named" if refused else "read"] += 1
-        if rng.random() < 0.4 and labels.quantity.affinity and not options.get("matrix"):
+        # of a run with --no-binding, the floor is that of its table
+        is_followed = labels.quantity.affinity and not {"matrix", "no_binding"} & {*options}
+        if rng.random() < 0.4 and is_followed:
             again = draw(rng, folder, like=rng.choice([None, table.form]))
             again.options["bad_rows"] = options["bad_rows"]
             source = rng.choice(FILES)(rng, again, folder)
