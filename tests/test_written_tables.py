@@ -368,6 +368,8 @@ def write_affinity(rng, table, n, *, like=None):
     unit = rng.choice([*FORMS, "nM", "nM", "nM", "pKd", "pKd", "M"])
     name = cased_label(rng, rng.choice(FORMS[unit].names))
     unit, name = like or (unit, name)
+    if as_found(name) in map(as_found, table.labels):
+        return
     form = FORMS[unit]
     table.form = (unit, name)
     style = rng.choice(STYLES)
@@ -497,9 +499,9 @@ def write_unit_beside(rng, table, n):
     types = [rng.choice(["KD", "KD", "IC50"]) for _ in range(n)]
     if rng.random() < 0.2 and len({*types}) > 1:
         table.columns[rng.choice(["affinity_type", "Standard Type", "measurement type"])] = types
-        rows = [row if own == "KD" else None for row, own in zip(rows, types, strict=True)]
-        if rng.random() < 0.7:
+        if rng.random() < 0.7:  # else one is asked for, unless good rows have but one
             table.options["affinity_type"] = "KD"
+            rows = [row if own == "KD" else None for row, own in zip(rows, types, strict=True)]
     table.labels[name] = Meaning("affinity", rows)
     if rng.random() < 0.7:
         table.options["columns"] = {"pkd": name}
@@ -569,6 +571,8 @@ def write_matrix(rng, table, folder):
     table.antibodies, table.antigens, rows = map(list, zip(*pairs, strict=True))
     table.labels["label"] = Meaning("affinity", rows)
     table.units["label"] = LABELS[unit]
+    if "UNIT" not in header:  # else low numbers are taken for pKd, and this is told
+        table.options["label"] = LABELS[unit]
     antigens = pd.DataFrame(ANTIGENS.items(), columns=["name", "sequence"])
     antigens.to_csv(folder / "antigens.csv", index=False)
     table.options |= {"matrix": True}
@@ -711,11 +715,11 @@ def spelled(word):
 
 
 def as_found(name):
-    """Return the name of a column without invisible signs at its ends, and with round brackets.
+    """Return the name of a column without invisible signs at its ends and without its unit.
 
-    Those are of a unit that `as_text` writes into the second line.
+    `as_text` may have written that into the second line.
     """
-    return name.strip("\ufeff ").replace("[", "(").replace("]", ")")
+    return re.sub(r" [(\[][munp]?M[)\]]$", "", name.strip("\ufeff "))
 
 
 def is_same(written, value, side):
