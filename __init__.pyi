@@ -175,7 +175,6 @@ class _EstimatorKeywords(TypedDict, total=False):
     numbering: Literal['sequential', 'imgt', 'kabat', 'chothia']
     first_residue: int
     sheet: str | None
-    matrix: bool
     no_antigen: bool
     antibody_region: Literal['as-given', 'fv']
     chains: Literal['as-given', 'auto', 'most']

@@ -396,8 +396,8 @@ class Options:
         """Refuse those of the options among `names` that are given, as what they need is not."""
         if given := self.given(names):
             msg = (
-                f"{given}: given without {needed}; expected both or neither. Add {needed}, or "
-                f"leave {given} out."
+                f"{given}: given without {needed}; expected it, too. Add {needed}, or leave "
+                f"{given} out."
             )
             raise OptionError(msg)
 

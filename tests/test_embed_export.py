@@ -228,7 +228,7 @@ def test_invalid_input_is_refused_in_one_line_and_nothing_is_written(store, tabl
         ),
         (
             abag.OptionError,
-            "^bad_rows, limit: given without table=TABLE; expected both",
+            "^bad_rows, limit: given without table=TABLE; expected it, too",
             out,
             {"kind": "antigen", "limit": 3, "bad_rows": "skip"},
         ),

@@ -140,7 +140,7 @@ def test_a_fitted_regressor_survives_pickle_and_clone_forgets_the_fit(store, X, 
 
 OF_TABLES_AND_RUNS = set(
     "adapter_rows add affinity_type antigen bad_rows classes floor folds label "
-    "learning_curve limit positive repeats save_every split_seed".split()
+    "learning_curve limit matrix positive repeats save_every split_seed".split()
 )
 """Options of fit about tables, test parts and run folders, none of which an estimator has."""
 
@@ -208,12 +208,13 @@ def test_errors_of_a_regressor_name_only_options_that_it_has(store, X, y, which)
         model.fit(*spoiled(X, y, which))
     text = str(caught.value)
     assert {*caught.value.options} <= {*model.get_params()}
-    for name in OF_TABLES_AND_RUNS - {"add", "antigen", "label"}:  # words, too
+    for name in OF_TABLES_AND_RUNS - {"antigen", "label"}:  # words, too
         assert not re.search(rf"\b{name}\b", text)
     assert not re.search(r'--label|\blabel[,=]|antigen=|"(pkd|label)": "', text)
     first, *_ = text.splitlines()
     assert re.search(r"[.;] [A-Z][^;]*\.$", first), text  # what to do
     assert (which != "no residues") or first.endswith("labels. Fix them.")  # they are in X
+    assert (which != "no antigen") or first.endswith("antibodies alone with no_antigen.")
 
 
 @pytest.mark.ci

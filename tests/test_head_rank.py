@@ -506,7 +506,7 @@ def test_a_batch_larger_than_what_is_left_is_refused_with_the_number_that_is(sco
 @pytest.mark.parametrize(("options", "text"), [
     ({"rule": "probability"}, 'rule="probability": no threshold'),
     ({"rule": "improvement"}, 'rule="improvement": the best measured pKd is not known'),
-    ({"rule": "mean", "explore": 2}, 'explore: given without rule="ucb";'),
+    ({"rule": "mean", "explore": 2}, 'explore: given without rule="ucb"; expected it, too.'),
     ({"rule": "best"}, "rule: 'best' is unknown; expected one of mean, ucb"),
 ])  # fmt: skip
 def test_options_that_contradict_each_other_are_refused(scored, tmp_path, options, text):

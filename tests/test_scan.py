@@ -304,7 +304,7 @@ def test_all_combinations_are_scored_where_there_are_few(case, tmp_path):
 
 
 def test_drawn_mutants_need_a_number_of_mutations(case, tmp_path):
-    with pytest.raises(OptionError, match="drawn: given without mutations=LIST; expected both"):
+    with pytest.raises(OptionError, match="drawn: given without mutations=LIST; expected it, too"):
         run_scan(case, tmp_path / "a.csv", drawn=5)
     with pytest.raises(OptionError, match=r"mutations: \(2,\) is out of range"):
         run_scan(case, tmp_path / "a.csv", mutations=(2,))

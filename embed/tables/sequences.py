@@ -618,7 +618,7 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
         if not table.has("antigen"):
             refuse_other_header(table)
             advice = (
-                ", add --matrix if each antigen has a column of labels, or give one antigen for "
+                ", or add --matrix if each antigen has a column of labels, or give one antigen for "
                 "all rows with --antigen SEQ"
             )
             if options.proposes_no_antigen:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
@@ -65,7 +64,7 @@ _COMMAND = re.compile(r"\babag [a-z]+ .*--")
 NOT_OF_ESTIMATORS = frozenset(
     """
     adapter_rows add affinity_type antigen bad_rows columns floor folds
-    classes label learning_curve limit positive repeats save_every split_seed
+    classes label learning_curve limit matrix positive repeats save_every split_seed
     """.split()
 )
 """Options of `fit` about tables, test parts and run folders, none of which an estimator has."""
@@ -102,11 +101,20 @@ def _without_others(text: str, own: Mapping[str, Any]) -> str:
         names_own = {*FLAG.findall(clause)} <= own.keys()
         return names_own and not _COLUMN_OF_LABELS.search(clause)
 
+    def possible_ways(ways: Sequence[str]) -> list[str]:
+        kept = list[str]()
+        follows = True  # a way without a flag may be a value of the flag before it
+        for way in ways:
+            starts = kept and FLAG.search(way)
+            follows = is_possible(way) and bool(follows or starts)
+            kept += [way] if follows else []
+        return kept
+
     problem, *advice = re.split(r"(?<=[.]) (?=[A-Z])", text)
     kept = []
     for sentence in advice:
         ways = sentence.removesuffix(".").split(", or ")
-        possible = ways if _COMMAND.search(sentence) else [*takewhile(is_possible, ways)]
+        possible = ways if _COMMAND.search(sentence) else possible_ways(ways)
         kept += [", or ".join(possible) + "."] if possible else []
     if advice and not kept:
         kept = ["Correct X."]
