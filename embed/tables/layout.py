@@ -576,7 +576,8 @@ def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
     if not remembered.has_antigens:  # names are those that the option replaced
         texts = {name: distinct_texts(top, name) for name in candidates}
         held = [name for name in candidates if any(map(LONG_RUN.search, texts[name]))]
-        candidates = [name for name in held if texts[name] != [remembered.antigen]]
+        spelled = {name: {"".join(x.upper().split()) for x in texts[name]} for name in held}
+        candidates = [name for name in held if spelled[name] != {remembered.antigen}]
     if candidates:
         return options  # which may be another antigen
     say(f"{top.source}: the antigen of the run is taken for all rows")
