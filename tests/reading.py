@@ -63,12 +63,15 @@ def read_labels(table, **options):
     return with_feature_columns(read_labelled_pairs(table, chosen, chosen))
 
 
-def read_as_run(table, labels, options):
-    """Return the labelled pairs of a table as a run reads it whose own table had `labels`."""
+def read_as_run(table, labels, options, **given):
+    """Return the labelled pairs of a table as a run reads it whose own table had `labels`.
+
+    `options` are those of the run, and `given` those of this table.
+    """
     references = labels.table.files[0].references
     config = FitConfig(**options)
     layout = layout_of_run(config, labels, labels.table.columns, references)
-    now = abag.PlanOptions(bad_rows=config.bad_rows, replicates="keep")
+    now = abag.PlanOptions(bad_rows=config.bad_rows, replicates="keep", **given)
     return with_feature_columns(read_labelled_pairs(table, now, now, layout))
 
 

@@ -17,7 +17,10 @@ from abag.embed.tables.chains import UnsureDomains, split_domains
 D13 = (D13_HEAVY, D13_LIGHT)
 PAIRS = [(VH, VL), D13, (VH, LAMBDA), (D13_HEAVY, VL)]
 LINKERS = ["", "GGGGS" * 3, "GGGGS" * 4, "GGGGS", "XXX", "GSTSGSGKPGSGEGSTKG"]
-WITH_SITES = ["SSGGGGSGGGGSGGGGS", "GGGGSGGGGSGGGGSAS", "GGGGSGGRASGGGGSGGGGS", "SGGGGSGGGGSTSAS"]
+WITH_SITES = [
+    "SSGGGGSGGGGSGGGGS", "GGGGSGGGGSGGGGSAS", "GGGGSGGRASGGGGSGGGGS", "SGGGGSGGGGSTSAS",
+    "SGGGGSGGGGSGGGGS",
+]  # fmt: skip
 """Linkers with residues of restriction sites beside their repeats."""
 
 

@@ -249,7 +249,9 @@ def test_sigma_that_few_related_errors_tell_makes_the_best_of_a_batch_less_sure(
             inside.append(low <= best <= high)
     assert np.mean(inside[::2]) < 0.84  # as if sigma were known
     assert 0.87 < np.mean(inside[1::2]) < 0.94
-    assert degrees_of_sigma(0, 0.3) == 2.0
+    assert degrees_of_sigma(0, 0.3) == 2
+    assert degrees_of_sigma(20, 0.0) == 22
+    assert degrees_of_sigma(10**6, 0.25) == pytest.approx(18, abs=0.01)  # more tell nothing more
 
 
 def test_a_few_labels_far_above_the_others_do_not_let_expect_more_than_is_predicted():

@@ -293,6 +293,7 @@ def test_labels_that_hardly_count_are_no_results_to_expect(unequal):
     abag.fit(train, unequal.store, run, head="ridge", weight="w", **QUICK)
     known = known_errors(run, {"known"}, PKD_QUANTITY)
     np.testing.assert_allclose(np.sort(known.labels), np.sort(train["pKd"][is_good]))
+    assert known.degrees <= 2 + is_good.sum()  # their errors do not tell sigma, either
     record = json.loads((run / "predictor" / "predictor.json").read_text())
     assert record["label_sd"] == pytest.approx(train["pKd"][is_good].std(ddof=0), rel=0.05)
 

@@ -288,6 +288,7 @@ def test_a_run_with_antigens_still_needs_them(frame, tmp_path):
 def test_evaluate_reads_a_table_of_antibodies_alone(folder, frame):
     scores = abag.evaluate(folder / "run", table=frame)["table"]
     assert scores["pairs"] == scores["in_training"]["pair"] == len(frame)
+    assert [regime["words"] for regime in scores["regimes"]] == ["known antibodies"]
 
 
 def test_predictions_of_antibodies_alone_are_not_ranked_within_antigens(folder, frame):
