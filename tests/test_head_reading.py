@@ -104,7 +104,8 @@ def test_a_column_of_other_antigens_is_not_passed_over_for_that_of_the_run(case,
     faulty = new_table(tmp_path, antigen=f"{ANTIGEN[::-1]}*{ANTIGEN}")
     with pytest.raises(abag.AbagError, match=r"column 'antigen': character '\*'"):
         abag.predict(faulty, case / "run", tmp_path / "out.csv", bad_rows="error")
-    for names in ({"human antigen (aa)": ANTIGEN}, {"target": "HER2"}):
+    same = f"{ANTIGEN[:60].lower()}\n{ANTIGEN[60:]}"
+    for names in ({"human antigen (aa)": same}, {"target": "HER2"}):
         abag.predict(new_table(tmp_path, **names), case / "run", tmp_path / "out.csv", force=True)
         assert "new.csv: the antigen of the run is taken for all rows" in said
 

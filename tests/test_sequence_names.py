@@ -114,6 +114,10 @@ def test_names_of_other_binders_are_looked_up_if_antibodies_are_alone(tmp_path):
     options = {"sequences": (str(tmp_path / "b.fasta"),), "no_antigen": True}
     read = read_sequences(table, **options)
     assert chains_of(read, "antibody") == [(ANTIGEN[::-1], ""), (ANTIGEN, "")]
+    # names of antibodies that are not in the file are never replaced by those of antigens
+    for name in ("antibody", "clone"):
+        with pytest.raises(ColumnError, match="no column holds names of --sequences"):
+            read_sequences(pd.DataFrame({name: ["x1", "x2"], "target": "b1"}), **options)
     # beside names of antibodies, those are of antigens
     write_fasta(tmp_path / "b.fasta", [("b1", HEAVY), ("b2", OTHER_HEAVY), ("her2", ANTIGEN)])
     read = read_sequences(table.assign(target="her2"), **options)
@@ -297,7 +301,8 @@ def test_a_light_chain_is_not_read_from_the_record_of_a_heavy_one(tmp_path):
     table = pd.DataFrame({"heavy": ["t", "7D12"], "light": ["t", "7D12"], "antigen": ANTIGEN})
     with pytest.raises(
         abag.AbagError,
-        match=r"'light': '7D12' has no light chain sequence in a\.fasta, where it is a heavy",
+        match=r"'light': '7D12' has no light chain sequence in a\.fasta, where it is a heavy "
+        r"chain; expected one. Write it into the other column, or correct the file",
     ):
         read_sequences(table, sequences=(path,))
 

@@ -60,7 +60,7 @@ FEW = 3  # letters of a word, and words of a column, from which they are no chan
 _NUCLEOTIDE_LETTERS = frozenset("ACGTUN|:")
 REGION = re.compile("cdr|junction|f(r|wr?)[1-4]|paratope", re.IGNORECASE)
 """Names of columns that hold parts of a chain."""
-_ANTIGEN_WORDS = re.compile(
+ANTIGEN_WORDS = re.compile(
     "antigen|target|epitope|virus|viral|strain|receptor|ligand|protein|pathogen|(?<![a-z])ag(?![a-z])",
     re.IGNORECASE,
 )
@@ -163,7 +163,7 @@ def _only_column_of(table: Table, role: str, taken: set[str]) -> str:
     """Return the only unused column that holds domains of one chain; empty if there is another."""
     columns = []
     for name in unused_columns(table):
-        if name in taken or _ANTIGEN_WORDS.search(name) or OTHER_STATE.search(name):
+        if name in taken or ANTIGEN_WORDS.search(name) or OTHER_STATE.search(name):
             continue
         types = [{*domain_types(text)} for _, text in domain_cells(table, name)]
         if 2 * types.count({role}) > len(types):
@@ -377,7 +377,7 @@ def _role_by_name(name: str) -> str:
     """Tell which role of antibodies a column is named like; empty if it is named like antigens."""
     if receptor := _RECEPTOR.search(name):
         return "light" if receptor["light"] else "heavy"
-    is_antibody = _ANTIBODY_WORDS.search(name) is not None and not _ANTIGEN_WORDS.search(name)
+    is_antibody = _ANTIBODY_WORDS.search(name) is not None and not ANTIGEN_WORDS.search(name)
     return "antibody" if is_antibody else ""
 
 
@@ -504,7 +504,7 @@ def antigen_candidates(table: Table) -> list[str]:
     for name in table.names:
         if name in used or REGION.search(name) or may_hold([name], {}, CHAIN_ROLES):
             continue
-        is_named = _ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)
+        is_named = ANTIGEN_WORDS.search(name) and not _holds_measurements(table, name)
         if is_named or role_by_content(table, name) == "antigen":
             candidates.append(name)
     return candidates[:MOST_CANDIDATES]

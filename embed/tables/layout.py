@@ -574,15 +574,14 @@ def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
     candidates = [] if column is None else [column]
     candidates += antigen_candidates(top)
     if not remembered.has_antigens:  # names are those that the option replaced
-        texts = {name: distinct_texts(top, name) for name in candidates}
-        held = []
+        others = []
         for name in candidates:  # sequences may be in blocks of ten, and faulty ones in one block
-            if holds_sequences(top, name) or any(map(LONG_RUN.search, texts[name])):
-                held.append(name)
-        own = [{"".join(text.split()) for text in texts[name]} for name in held]
-        candidates = [
-            name for name, found in zip(held, own, strict=True) if found != {remembered.antigen}
-        ]
+            texts = distinct_texts(top, name)
+            is_held = holds_sequences(top, name) or any(map(LONG_RUN.search, texts))
+            spelled = {"".join(text.upper().split()) for text in texts}
+            if is_held and spelled != {remembered.antigen}:
+                others.append(name)
+        candidates = others
     if candidates:
         return options  # which may be another antigen
     say(f"{top.source}: the antigen of the run is taken for all rows")

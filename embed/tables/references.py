@@ -45,6 +45,7 @@ from abag.embed.tables.columns import (
     with_found,
 )
 from abag.embed.tables.content import (
+    ANTIGEN_WORDS,
     SHORT,
     are_peptides,
     distinct_texts,
@@ -323,11 +324,12 @@ class NamedSequences:
         held = f"{role} chain" if role in CHAIN_ROLES else role
         same = self.of.get((ANY, name, False), {}).values() if role in CHAIN_ROLES else ()
         types = {kind for entry in same for kind in self._domains(entry.text)}
+        advice = "Add it there, or write the whole name."
         if types:
             hint = f", where it is a {' and a '.join(sorted(types))} chain"
+            advice = "Write it into the other column, or correct the file."
         msg = (
-            f"{quoted(name)} has no {held} sequence in {self.source}{hint}; expected one. Add it "
-            "there, or write the whole name."
+            f"{quoted(name)} has no {held} sequence in {self.source}{hint}; expected one. {advice}"
         )
         return UnknownName(msg)
 
@@ -931,8 +933,9 @@ def _name_columns(
         if is_called_so or not holds_numbers(table, name):
             columns[named_kind].append(name)
     fits = columns[kind]
-    if options.kinds == ("antibody",):  # alone, they may be other binders, such as designed ones
-        fits = fits or columns["antigen"]
+    if options.kinds == ("antibody",) and not (fits or detected):
+        # alone, they may be other binders, such as designed ones
+        fits = [name for name in columns["antigen"] if not ANTIGEN_WORDS.search(name)]
     if len(fits) > 1:
         lines = " or ".join(column_option(role, name) for name in fits)
         table.refuse(

@@ -581,7 +581,8 @@ class HeldOutClasses:
 
         def apart(groups: Iterable[Ints]) -> Ints:
             both = np.stack([regime, np.concatenate([*groups])])
-            return np.asarray(np.unique(both, axis=1, return_inverse=True)[1])
+            _, group = np.unique(both, axis=1, return_inverse=True)
+            return group.reshape(-1)  # of two dimensions in numpy 2.0.0
 
         return replace(
             several[0],
