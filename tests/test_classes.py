@@ -341,6 +341,12 @@ def test_the_direction_of_a_recognised_label_may_be_given():
         ("binding abolished", "lower"),
         ("no loss of binding", "higher"),
         ("does not lose binding", "higher"),
+        ("no loss of function call", "higher"),
+        ("fail to bind", "lower"),
+        ("QC fail label", "lower"),
+        ("pass_fail_call", "higher"),
+        ("human T-cell binding", "higher"),
+        ("troponin_T_binder", "higher"),
         ("Binder (yes/no)", "higher"),
     ],
 )

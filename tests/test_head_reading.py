@@ -1,6 +1,7 @@
 """A run remembers how its table was read; commands of the run need none of it again."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -96,9 +97,10 @@ def test_what_the_table_has_instead_wins_and_is_said(case, tmp_path, said):
 
 
 def test_a_column_of_other_antigens_is_not_passed_over_for_that_of_the_run(case, tmp_path, said):
-    other = new_table(tmp_path, **{"human antigen (aa)": ANTIGEN[::-1]})
-    with pytest.raises(abag.ColumnError, match=r"'human antigen \(aa\)' may hold it"):
-        abag.predict(other, case / "run", tmp_path / "out.csv")
+    for antigen in (ANTIGEN[::-1], re.sub("(.{10})", r"\1 ", ANTIGEN[::-1])):
+        other = new_table(tmp_path, **{"human antigen (aa)": antigen})
+        with pytest.raises(abag.ColumnError, match=r"'human antigen \(aa\)' may hold it"):
+            abag.predict(other, case / "run", tmp_path / "out.csv")
     faulty = new_table(tmp_path, antigen=f"{ANTIGEN[::-1]}*{ANTIGEN}")
     with pytest.raises(abag.AbagError, match=r"column 'antigen': character '\*'"):
         abag.predict(faulty, case / "run", tmp_path / "out.csv", bad_rows="error")

@@ -178,7 +178,7 @@ def test_the_lowest_of_several_affinities_is_not_taken_for_one_in_m():
         read_labels(frame)
 
 
-@pytest.mark.parametrize("name", ["HER2 KD (nM)", "KD (nM) HER2-Fc"])
+@pytest.mark.parametrize("name", ["HER2 KD (nM)", "KD (nM) HER2-Fc", "A/Perth/16/2009 KD (nM)"])
 def test_a_word_that_is_not_understood_is_asked_for_with_the_unit_that_was_found(name):
     values = in_units(PKD)["kd_nm"]
     with pytest.raises(ColumnError, match=f"{re.escape(repr(name))} is named like kd_nm: use"):

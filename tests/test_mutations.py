@@ -299,6 +299,9 @@ def test_the_numbers_that_fit_are_proposed():
     text = refusal(kabat, parent=f"{HEAVY}|{LIGHT}")
     assert text.endswith("\n  7 of 7 variants fit --numbering kabat or --numbering chothia.")
     assert text.count("7 of 7 variants") == 1
+    by_chance = pd.DataFrame({"mutant": [*kabat, f"H:{named(HEAVY, 33, 'A')}"], "antigen": RBD})
+    with pytest.raises(abag.TableError, match=r"6 of 8 cells .* 8 of 8 variants fit --numbering"):
+        read_sequences(by_chance, parent=f"{HEAVY}|{LIGHT}", bad_rows="skip")
     shifted = [f"{HEAVY[at]}{at}A" for at in (3, 10, 20, 30, 50)]  # from 0, as Python counts
     assert "5 of 5 variants fit --first-residue 0" in refusal(shifted, parent=f"{HEAVY}|")
     for first in (1, 331):

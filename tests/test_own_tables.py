@@ -888,6 +888,10 @@ def test_types_are_told_from_cells_that_have_the_value_too_as_pdbbind_writes_the
         read_labels(table, **given)
     read = read_labels(table, affinity_type="Kd", **given)
     assert (len(read), read.quantity.name) == (4, "pKd")
+    # a condition is no value: labels at two of them are not mixed
+    table["Affinity Data"] = ["Kd pH=7.4", "Kd pH=6.0"] * 3
+    with pytest.raises(LabelError, match=r"3 of 'Kd pH=7\.4', 3 of 'Kd pH=6\.0'; expected one"):
+        read_labels(table, **given)
 
 
 @pytest.mark.parametrize("name", ["Standard Units", "KD unit", "unit"])

@@ -368,6 +368,8 @@ def write_affinity(rng, table, n, *, like=None):
     unit = rng.choice([*FORMS, "nM", "nM", "nM", "pKd", "pKd", "M"])
     name = cased_label(rng, rng.choice(FORMS[unit].names))
     unit, name = like or (unit, name)
+    if as_found(name) in map(as_found, table.labels):
+        return
     form = FORMS[unit]
     table.form = (unit, name)
     style = rng.choice(STYLES)
@@ -497,9 +499,9 @@ def write_unit_beside(rng, table, n):
     types = [rng.choice(["KD", "KD", "IC50"]) for _ in range(n)]
     if rng.random() < 0.2 and len({*types}) > 1:
         table.columns[rng.choice(["affinity_type", "Standard Type", "measurement type"])] = types
-        rows = [row if own == "KD" else None for row, own in zip(rows, types, strict=True)]
-        if rng.random() < 0.7:
+        if rng.random() < 0.7:  # else one is asked for, unless good rows have but one
             table.options["affinity_type"] = "KD"
+            rows = [row if own == "KD" else None for row, own in zip(rows, types, strict=True)]
     table.labels[name] = Meaning("affinity", rows)
     if rng.random() < 0.7:
         table.options["columns"] = {"pkd": name}
@@ -569,6 +571,8 @@ def write_matrix(rng, table, folder):
     table.antibodies, table.antigens, rows = map(list, zip(*pairs, strict=True))
     table.labels["label"] = Meaning("affinity", rows)
     table.units["label"] = LABELS[unit]
+    if "UNIT" not in header:  # else low numbers are taken for pKd, and this is told
+        table.options["label"] = LABELS[unit]
     antigens = pd.DataFrame(ANTIGENS.items(), columns=["name", "sequence"])
     antigens.to_csv(folder / "antigens.csv", index=False)
     table.options |= {"matrix": True}
@@ -711,8 +715,11 @@ def spelled(word):
 
 
 def as_found(name):
-    """Return the name of a column without invisible signs at its ends."""
-    return name.strip("\ufeff ")
+    """Return the name of a column without invisible signs at its ends and without its unit.
+
+    `as_text` may have written that into the second line.
+    """
+    return re.sub(r" [(\[][munp]?M[)\]]$", "", name.strip("\ufeff "))
 
 
 def is_same(written, value, side):
@@ -732,7 +739,8 @@ def attempts(table):
         if {"pkd", "label"} & {*chosen} and name not in chosen.values():
             continue
         if not {"pkd", "label"} & {*chosen} and not table.options.get("matrix"):
-            columns = {**columns, "pkd": name}
+            role = "pkd" if table.labels[name].quantity == "affinity" else "label"
+            columns = {**sequences, **chosen, role: name}
         yield {**table.options, "columns": columns}
         if table.units.get(name):
             yield {**table.options, "columns": columns, "label": table.units[name]}
@@ -781,7 +789,9 @@ def check_table(seed, number):
         if labels is None:
             return Counter({"refused": 1, refused: 1})
         counts["read as named" if refused else "read"] += 1
-        if rng.random() < 0.4 and labels.quantity.affinity and not options.get("matrix"):
+        # of a run with --no-binding, the floor is that of its table
+        is_followed = labels.quantity.affinity and not {"matrix", "no_binding"} & {*options}
+        if rng.random() < 0.4 and is_followed:
             again = draw(rng, folder, like=rng.choice([None, table.form]))
             again.options["bad_rows"] = options["bad_rows"]
             source = rng.choice(FILES)(rng, again, folder)

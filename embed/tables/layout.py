@@ -575,8 +575,14 @@ def _with_antigen(top: Table, options: T, remembered: LayoutRecord) -> T:
     candidates += antigen_candidates(top)
     if not remembered.has_antigens:  # names are those that the option replaced
         texts = {name: distinct_texts(top, name) for name in candidates}
-        held = [name for name in candidates if any(map(LONG_RUN.search, texts[name]))]
-        candidates = [name for name in held if texts[name] != [remembered.antigen]]
+        held = []
+        for name in candidates:  # sequences may be in blocks of ten, and faulty ones in one block
+            if holds_sequences(top, name) or any(map(LONG_RUN.search, texts[name])):
+                held.append(name)
+        own = [{"".join(text.split()) for text in texts[name]} for name in held]
+        candidates = [
+            name for name, found in zip(held, own, strict=True) if found != {remembered.antigen}
+        ]
     if candidates:
         return options  # which may be another antigen
     say(f"{top.source}: the antigen of the run is taken for all rows")

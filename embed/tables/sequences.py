@@ -253,8 +253,17 @@ def parse_column(
     return column
 
 
-def parse_variants(table: Table, kind: Kind, references: References) -> ParsedColumn:
-    """Parse the sequences of a kind that rows give as a parent and its mutations."""
+def parse_variants(
+    table: Table, kind: Kind, options: TableOptions, references: References
+) -> ParsedColumn:
+    """Parse the sequences of a kind that rows give as a parent and its mutations.
+
+    Raises
+    ------
+    TableError
+        If bad rows are to be skipped, but the variants are numbered in another way: those that fit
+        do so by chance.
+    """
     rules = references.rules[kind]
     constant = references.constant(kind)
     parents = _read_parents(table, kind, references) if constant is None else []
@@ -292,6 +301,11 @@ def parse_variants(table: Table, kind: Kind, references: References) -> ParsedCo
     hint = propose_numbers(variants, rules) if misfits else ""
     if misfits and not hint and kind == "antibody" and references.antigen is not None:
         hint = propose_antigen(variants, references.antigen, table.column(roles[0]))
+    if hint and options.bad_rows == "skip":
+        table.refuse(
+            f"{len(misfits):,} of {len(variants):,} cells of {where} do not fit the parent "
+            f"({rules.words}), and others may fit by chance; expected those of its residues. {hint}"
+        )
     if hint:
         for i in misfits:
             column.bad[i] = column.bad[i]._replace(advice=hint)
@@ -386,7 +400,7 @@ def parse_antibodies(table: Table, options: TableOptions, references: References
 def _read_antibodies(table: Table, options: TableOptions, references: References) -> ParsedColumn:
     """Parse the antibodies of a table as they are given."""
     if "antibody" in references.rules:
-        return parse_variants(table, "antibody", references)
+        return parse_variants(table, "antibody", options, references)
     if references.parent is not None:
         parent = parse_antibody(references.parent)
         return ParsedColumn.constant(len(table.frame), parent, references.parent)
@@ -595,7 +609,7 @@ def parse_antigens(table: Table, options: TableOptions, references: References) 
     if options.no_antigen:
         return ParsedColumn.constant(len(table.frame), ParsedSequence(NO_ANTIGEN))
     if "antigen" in references.rules:
-        column = parse_variants(table, "antigen", references)
+        column = parse_variants(table, "antigen", options, references)
     elif references.antigen is not None:
         with located("antigen"):
             antigen = parse_antigen(sequence_text(references.antigen))

@@ -65,12 +65,16 @@ _PARTS = (
 )
 _PAIRS = re.compile(_PARTS)
 """Parts of the names of columns that say whether something is so."""
-_NEGATIONS = re.compile(
-    r"\b(?:not|no(?! of)|never|without|cannot|unable|doesnt|\w+n t)\s+"
-    rf"(?=(?:\w+\s+){{0,3}}\w*(?:{_PARTS}))"
-    rf"|\bnon\s+(?=\w*(?:{_PARTS}))|\b(?:non|un|in)(?={_PARTS})|\s+negative\b"
-    r"|\b(?:lost|loss|los[ei]\w*|lack\w*|fail(?:s|ed|ure)|absen\w*|abolish\w*|"
+_LOSSES = (
+    r"(?:lost|loss|los[ei]\w*|lack\w*|(?<!pass )fail(?:s|ed|ing|ure)?|absen\w*|abolish\w*|"
     r"disrupt\w*|eliminat\w*|impair\w*|knock\w*)\b"
+)
+_NEGATIONS = re.compile(
+    # not any word and t, as in T cells and troponin T
+    r"\b(?:not|no(?! of)|never|without|cannot|unable|doesnt|"
+    r"(?:do|does|did|is|are|was|were|has|ca|could|wo)n t)\s+"
+    rf"(?=(?:\w+\s+){{0,3}}(?:\w*(?:{_PARTS})|{_LOSSES}))"
+    rf"|\bnon\s+(?=\w*(?:{_PARTS}))|\b(?:non|un|in)(?={_PARTS})|\s+negative\b|\b{_LOSSES}"
 )
 """Words and syllables with which such a name says that something is not so."""
 _IS_BOUND = re.compile("(is)?(bind(er|s|ing)?|bound)(class|call|label|status|result|detected)?")

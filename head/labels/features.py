@@ -39,7 +39,13 @@ from abag.embed.tables.content import distinct_texts
 from abag.embed.tables.formats import CHUNK_ROWS, cell_text
 from abag.embed.tables.table import SIDES, Table, read_numbers, read_texts, signs_of_words
 from abag.head.labels.classes import says_yes_or_no, spelled
-from abag.head.labels.headers import LONGEST_QUANTITY, name_words, plain_text, read_header
+from abag.head.labels.headers import (
+    LONGEST_QUANTITY,
+    name_words,
+    plain_text,
+    read_header,
+    unit_of_cell,
+)
 from abag.head.labels.options import MOST_FEATURE, MOST_FEATURES, UNITS, BesideRole, Label
 
 LONGEST_TEXT = 200
@@ -677,7 +683,12 @@ def _describes(table: Table, name: str, label: str) -> str:
 def read_types(table: Table) -> pd.Series[str]:
     """Return the affinity type of each row, (R,), without a value behind it as in Kd=1.2nM."""
     types = read_texts(table.frame[table.column("affinity_type")])
-    return types.str.replace(r"\s*[=<>~≤≥≈].*", "", regex=True)
+    of_text = {}
+    for text in types.unique():
+        named, _, value = re.sub("[=<>~≤≥≈]+", "=", text).partition("=")
+        # a condition, as in Kd pH=7.4, sets types apart
+        of_text[text] = named.strip() if unit_of_cell(value) else text
+    return types.map(of_text)
 
 
 def _quantity_words(name: str) -> set[str]:

@@ -326,9 +326,12 @@ _MASS = (
 )
 _UNKNOWN_FACTOR = (
     rf"\^|\de-\d|{_START}1\s*/|{_START}x?\s*10\s*-\s*\d|{_START}x(?=\s*\d)|{_START}[a-z]\s+m{_END}"
-    r"|[(\[]\s*\d+\s*[munpf]?m\s*[)\]]|[*/]\s*\d{2}"
+    r"|[(\[]\s*\d+\s*[munpf]?m\s*[)\]]|(?<!\d)[*/]\s*10+(?![\d/])"
 )
-"""A power, factor or letter that is of no known unit: ``(M) x 10-9``, ``(10 nM)``, ``(n M)``."""
+"""A power, factor or letter that is of no known unit: ``(M) x 10-9``, ``(10 nM)``, ``(n M)``.
+
+Not the numbers of a strain, ``A/California/07/2009``, or of a date.
+"""
 _MOLES = (
     rf"{_START}(?P<prefix>milli|micro|nano|pico|femto|[munpf]?)[\s-]?"
     rf"(?:mol(?:es?)?{_BY}(?:l|lit(?:er|re))(?:{_INVERSE})?|molar){_END}"
