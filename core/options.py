@@ -393,7 +393,7 @@ class Options:
         return ", ".join(flags)
 
     def refuse_without(self, needed: str, names: Container[str]) -> None:
-        """Refuse those of the options among `names` that are given, as what they need is not."""
+        """Refuse options among `names` that were given without what they need."""
         if given := self.given(names):
             msg = (
                 f"{given}: given without {needed}; expected it, too. Add {needed}, or leave "

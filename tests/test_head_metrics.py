@@ -356,7 +356,7 @@ def regime(predicted, pkd, group=None):
         np.arange(n), pkd, np.zeros(n, int), np.arange(n), np.zeros(n, int), groups
     )
     mean = np.full(n, 7.8)
-    sigma = np.full(n, 1 / scores_of_regimes.COVERED)
+    sigma = np.full(n, 1 / stats.norm.ppf(0.95))
     return scores_of_regimes.score_regime("known", "known", tested, predicted, mean, {}, sigma)
 
 
@@ -377,6 +377,7 @@ def test_every_score_of_a_regime_has_the_interval_of_its_groups():
     r2 = [r2_score(pkd[rows], predicted[rows]) for rows in drawn]
     assert scores["intervals"]["r2"] == pytest.approx(np.quantile(r2, [0.025, 0.975]), abs=0.02)
     low, high = scores["intervals"]["coverage"]
+    assert scores["coverage"] == pytest.approx(np.mean(abs(pkd - predicted) < 1))
     assert low < scores["coverage"] < high <= 1
     wide = regime(predicted, pkd, np.arange(400) // 20)["intervals"]["rmse"]
     assert wide[0] < scores["rmse"] < wide[1]
@@ -480,7 +481,7 @@ def test_labels_with_a_weight_count_as_so_many_and_worthless_ones_change_no_verd
             group, pkd, group * 0, group, group * 0, [group], weight=weight
         )
         mean = np.full(len(pkd), 8.0)
-        sigma = np.full(len(pkd), 0.8 / scores_of_regimes.COVERED)
+        sigma = np.full(len(pkd), 0.8 / stats.norm.ppf(0.95))
         return scores_of_regimes.score_regime("known", "k", tested, predicted, mean, {}, sigma)
 
     weighted = judge(pkd, predicted, times.astype(float), antibody)

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from reading import read_labels, read_sequences
+from trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 import abag
 from abag import ColumnError, OptionError, TableError
-from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 ANTIGENS = ["TQVCTGTDMKLRLPASPETHLDMLRHLYQGC", "MRVKEKYQHLWRWGWRWGTMLLGMLMICSAT"]
 CELLS = pd.DataFrame(

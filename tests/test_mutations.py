@@ -3,13 +3,13 @@
 import pandas as pd
 import pytest
 from reading import read_labels, read_sequences
+from trastuzumab import HEAVY, LIGHT
 
 import abag
 from abag import ColumnError, OptionError, PlanOptions, SequenceError
 from abag.embed.tables.layout import LayoutRecord, RecordedColumn
 from abag.embed.tables.mutations import BadMutation, MutationRules, mutate, read_mutations
 from abag.embed.tables.pairs import read_pairs
-from tests.trastuzumab import HEAVY, LIGHT
 
 RBD = "NITNLCPFGEVFNATRFASVYAWNRKRISNCVADYSVLYNSASFSTFKCYG"  # from residue 331 of the spike
 ANTIBODY = MutationRules(kind="antibody")

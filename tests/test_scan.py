@@ -324,13 +324,18 @@ def test_the_residues_of_an_antigen_are_scanned_by_their_number(case, tmp_path):
     assert table["antigen"].tolist() == ["MKW" + ANTIGEN[3:]]
 
 
+def mixing(predictor, **changed):
+    """Return a predictor whose mixtures have other settings."""
+    regimes = {}
+    for name, used in predictor.regimes.items():
+        regimes[name] = replace(used, mixture=replace(used.mixture, **changed))
+    return replace(predictor, regimes=regimes)
+
+
 def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path):
     predictor = abag.load_predictor(case.runs["gp"])
     # the folds of this small table may leave the posterior no part in sigma: look at it alone
-    regimes = {}
-    for name, used in predictor.regimes.items():
-        regimes[name] = replace(used, mixture=replace(used.mixture, spread=1.0))
-    predictor = replace(predictor, regimes=regimes)
+    predictor = mixing(predictor, spread=1.0)
     _, table, _ = run_scan(case, tmp_path / "a.csv", predictor, region="cdrh3")
     store = abag.open_store(case.at / "store")
     antibody = store.vectors(
@@ -353,6 +358,24 @@ def test_the_sigma_of_a_process_is_that_of_its_joint_posterior(case, tmp_path):
     assert (table["difference_sigma"] > 0).all()
 
 
+def test_the_sigma_of_networks_is_by_how_much_their_differences_from_the_parent_vary(
+    case, tmp_path
+):
+    predictor = mixing(abag.load_predictor(case.runs["ensemble"]), spread=1.0, weights={"mlp": 1.0})
+    networks = predictor.parts.models["mlp"]
+
+    def scanned(name, models):
+        parts = replace(predictor.parts, models={"mlp": models})
+        out = tmp_path / f"{name}.csv"
+        return run_scan(case, out, replace(predictor, parts=parts), region="cdrh3")[1]
+
+    differences = [scanned(at, (network,))["difference"] for at, network in enumerate(networks)]
+    expected = np.std(differences, axis=0)
+    assert len(networks) > 1
+    assert (expected > 1e-3).any()
+    np.testing.assert_allclose(scanned("all", networks)["difference_sigma"], expected, atol=3e-4)
+
+
 def test_what_parts_differ_in_is_a_part_of_the_sigma_of_a_difference(case, tmp_path):
     predictor = abag.load_predictor(case.runs["gp"])
     ridge = abag.load_predictor(case.runs["ridge"]).parts.models
@@ -361,11 +384,7 @@ def test_what_parts_differ_in_is_a_part_of_the_sigma_of_a_difference(case, tmp_p
     )
 
     def scanned(**weights):
-        regimes = {}
-        for name, used in predictor.regimes.items():
-            mixture = replace(used.mixture, spread=1.0, weights=weights)
-            regimes[name] = replace(used, mixture=mixture)
-        mixed = replace(predictor, regimes=regimes)
+        mixed = mixing(predictor, spread=1.0, weights=weights)
         out = tmp_path / f"{len(weights)}-{next(iter(weights))}.csv"
         return run_scan(case, out, mixed, region="cdrh3")[1]
 
@@ -379,15 +398,10 @@ def test_what_parts_differ_in_is_a_part_of_the_sigma_of_a_difference(case, tmp_p
 
 def test_the_sigma_of_a_difference_is_never_smaller_than_what_the_models_say(case, tmp_path):
     predictor = abag.load_predictor(case.runs["gp"])
-    (regime,) = predictor.regimes.values()
     sigma = {}
     for spread in (0.0, 0.4, 1.0, 2.0):
-        mixture = replace(regime.mixture, spread=spread)
-        regimes = {regime.name: replace(regime, mixture=mixture)}
-        scanned = run_scan(
-            case, tmp_path / f"{spread}.csv", replace(predictor, regimes=regimes), region="cdrh3"
-        )
-        summary, table, _ = scanned
+        mixed = mixing(predictor, spread=spread)
+        summary, table, _ = run_scan(case, tmp_path / f"{spread}.csv", mixed, region="cdrh3")
         sigma[spread] = table["difference_sigma"].to_numpy()
         assert summary["median_sigma"] == pytest.approx(np.median(sigma[spread]), abs=1e-4)
         assert summary["improved"] == (table["difference"] > sigma[spread]).sum()

@@ -6,11 +6,11 @@ import openpyxl
 import pandas as pd
 import pytest
 from reading import demo_table, read_chunks, read_sequences
+from trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 import abag
 from abag import AbagError, ColumnError, TableError
 from abag.core.messages import reporting
-from tests.trastuzumab import D13_HEAVY, D13_LIGHT, HEAVY, LIGHT
 
 ANTIGENS = {
     "HER2 ECD": "TQVCTGTDMKLRLPASPETHLDMLRHLYQGCQVVQGNLELTYLPTNASLSF",

@@ -6,13 +6,13 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
+from invoke import PLAIN_ENCODERS, one_line, run
 from reading import demo_table, read_chunks, read_labels, read_sequences
 
 import abag
 from abag import LabelError, TableError
 from abag.head.labels import column as labels
 from abag.head.labels import values
-from tests.invoke import PLAIN_ENCODERS, one_line, run
 
 PAIRS = demo_table().head(90)
 FIRST = PAIRS.head(50)

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from invoke import one_line, run
 from reading import demo_table, read_sequences, read_table, read_table_chunks
 
 import abag
 from abag import ColumnError, TableError
 from abag.embed.tables.formats import FORMATS
-from tests.invoke import one_line, run
 
 TABLE = demo_table().head(40).assign(n=range(40), note=["", "NA", "a,b", "é"] * 10)
 

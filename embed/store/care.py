@@ -74,7 +74,7 @@ def _reasons(damaged: Store | EncoderFolder) -> list[str]:
 
 def _encoder_info(folder: EncoderFolder) -> dict[str, Any]:
     shards = folder.shards()
-    # 0: by a clock that was ahead, or has been set back
+    # at least 0: a clock may have been set back since
     ages_s = [max(0.0, time.time() - shard.path.stat().st_mtime) for shard in shards]
     rows = 0
     stored_bytes = 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Commands of a user to whom little is allowed, on files that belong to root.
+# Commands of a user with few rights, on files that belong to root.
 #
 #   tests/crash/other_user.sh FOLDER ABAG
 #
