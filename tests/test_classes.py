@@ -337,6 +337,7 @@ def test_the_direction_of_a_recognised_label_may_be_given():
         ("binding lost", "lower"),
         ("is not a binder", "lower"),
         ("doesn't bind", "lower"),
+        ("isnt_binder", "lower"),
         ("no detectable binding", "lower"),
         ("binding abolished", "lower"),
         ("no loss of binding", "higher"),

@@ -71,8 +71,8 @@ _LOSSES = (
 )
 _NEGATIONS = re.compile(
     # not any word and t, as in T cells and troponin T
-    r"\b(?:not|no(?! of)|never|without|cannot|unable|doesnt|"
-    r"(?:do|does|did|is|are|was|were|has|ca|could|wo)n t)\s+"
+    r"\b(?:not|no(?! of)|never|without|cannot|unable|"
+    r"(?:do|does|did|is|are|was|were|has|ca|could|wo)n ?t)\s+"
     rf"(?=(?:\w+\s+){{0,3}}(?:\w*(?:{_PARTS})|{_LOSSES}))"
     rf"|\bnon\s+(?=\w*(?:{_PARTS}))|\b(?:non|un|in)(?={_PARTS})|\s+negative\b|\b{_LOSSES}"
 )
