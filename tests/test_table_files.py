@@ -91,6 +91,12 @@ def test_a_table_in_one_object_of_json_is_read(tmp_path, wrap, indent):
     assert read_table(tmp_path / "b.json").frame["heavy"].tolist() == ["EVQ"]
 
 
+def test_a_split_object_without_rows_is_refused_by_what_it_lacks(tmp_path):
+    (tmp_path / "a.json").write_text('{"columns": ["heavy", "antigen", "pKd"], "data": null}')
+    with pytest.raises(ColumnError, match=r"no column for heavy.*; found 'columns', 'data'"):
+        read_sequences(tmp_path / "a.json")
+
+
 def test_blank_lines_between_objects_are_no_rows(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"heavy": "EVQ"}\n\n{"heavy": "EVK"}\n \n{"heavy"')
     with pytest.raises(TableError, match="line 5 is not JSON"):

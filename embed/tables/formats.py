@@ -809,13 +809,14 @@ def _rows_of_object(text: str) -> list[dict[str, Any]]:
         return []
     values = [*whole.values()]
     lists = [value for value in values if isinstance(value, list)]
-    if {"columns", "data"} <= {*whole} <= {"columns", "index", "data"}:
+    is_split = {"columns", "data"} <= {*whole} <= {"columns", "index", "data"}
+    if is_split and isinstance(whole["data"], list):
         refuse_repeated(whole["columns"])
         return [dict(zip(whole["columns"], row, strict=True)) for row in whole["data"]]
-    beside = [whole[name] for name in whole if whole[name] not in lists and name != "schema"]
+    beside = [v for name, v in whole.items() if name != "schema" and not isinstance(v, list)]
     if len(lists) == 1 and all(str(value).isdecimal() or value is None for value in beside):
         (rows,) = lists  # beside counts, as of services; beside a schema of orient="table"
-        if "data" in whole or (rows and isinstance(rows[0], dict)):
+        if whole.get("data") is rows or (rows and isinstance(rows[0], dict)):
             return rows
     if len(lists) == len(values):
         sizes = {*map(len, values)}

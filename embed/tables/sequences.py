@@ -301,14 +301,15 @@ def parse_variants(
     hint = propose_numbers(variants, rules) if misfits else ""
     if misfits and not hint and kind == "antibody" and references.antigen is not None:
         hint = propose_antigen(variants, references.antigen, table.column(roles[0]))
-    if hint and options.bad_rows == "skip":
+    if not hint:
+        return column
+    if options.bad_rows == "skip":
         table.refuse(
             f"{len(misfits):,} of {len(variants):,} cells of {where} do not fit the parent "
             f"({rules.words}), and others may fit by chance; expected those of its residues. {hint}"
         )
-    if hint:
-        for i in misfits:
-            column.bad[i] = column.bad[i]._replace(advice=hint)
+    for i in misfits:
+        column.bad[i] = column.bad[i]._replace(advice=hint)
     return column
 
 
